@@ -1,0 +1,30 @@
+#include "dlattn/runtime.h"
+
+#include "backend.h"
+#include "core/check.h"
+#include "dlattn/version.h"
+
+namespace dlattn {
+
+Info info() {
+  Info info;
+  info.version = version();
+  info.cuda_compiled = cuda::compiled();
+  info.cuda_families = cuda::families();
+  info.cuda_devices = cuda::devices();
+  info.cpu_isas = cpu::available_isas();
+  info.cpu_isa = cpu::current_isa();
+  info.num_threads = num_threads();
+  return info;
+}
+
+const char* version() noexcept { return DLATTN_VERSION; }
+
+void set_num_threads(int n) {
+  core::Check("set_num_threads").at_least("n", n, 1);
+  cpu::set_num_threads(n);
+}
+
+int num_threads() { return cpu::num_threads(); }
+
+}  // namespace dlattn

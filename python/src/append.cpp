@@ -1,0 +1,46 @@
+// append_kv: new keys and values into a paged cache.
+#include "dlattn/rotary.h"
+#include "docstrings.h"
+#include "options.h"
+#include "output.h"
+
+namespace dlattn::py {
+
+namespace {
+
+nb::object append_kv_py(const Handles<7>& h) {
+  const auto [k, v, k_cache, v_cache, slot_mapping, layout, stream] = h;
+  Call call("append_kv", stream);
+  AppendTensors t;
+  t.layout = parse_layout(call, layout);
+  t.k = call.input("k", k);
+  t.v = call.input("v", v);
+  t.k_cache = call.output("k_cache", k_cache);
+  t.v_cache = call.output("v_cache", v_cache);
+  t.slot_mapping = call.input("slot_mapping", slot_mapping, Role::kIndex);
+  const AppendKVParams params = make_append_params(call.op(), t);
+  if (goes_to_torch(call, t.k, "k")) {
+    explain(params);
+    return call_torch(call, {{"k", k},
+                             {"v", v},
+                             {"k_cache", k_cache},
+                             {"v_cache", v_cache},
+                             {"slot_mapping", slot_mapping},
+                             {"layout", layout}});
+  }
+  if (call.explanation() != nullptr) return answer(call, explain(params));
+  require_backend(call, t.k, [&] { return explain(params); });
+  const double work =
+      product({params.batch_size, params.seqlen, params.num_kv_heads, params.head_dim + params.head_dim_v});
+  run_released(work, [&] { append_kv(params, call.stream()); });
+  return nb::none();
+}
+
+}  // namespace
+
+void register_append(nb::module_& m) {
+  define(m, "append_kv", append_kv_py, "k"_any, "v"_any, "k_cache"_any, "v_cache"_any, "slot_mapping"_any,
+         nb::kw_only(), "layout"_any = "blhd", "stream"_any = nb::none(), kAppendDoc);
+}
+
+}  // namespace dlattn::py

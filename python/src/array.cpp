@@ -1,0 +1,358 @@
+#include "array.h"
+
+#include <cstring>
+#include <utility>
+
+namespace dlattn::py {
+
+namespace {
+
+thread_local nb::object* t_explanation = nullptr;
+
+const char* expected_dtypes(Role role) {
+  switch (role) {
+    case Role::kMask:
+      return "bool, float32, float16 or bfloat16";
+    case Role::kIndex:
+      return "int32 or int64";
+    default:
+      return "float32, float16 or bfloat16";
+  }
+}
+
+bool from_dlpack_dtype(const dlpack::DataType& dtype, DType* result) {
+  if (dtype.lanes != 1) return false;
+  switch (dtype.code << 8 | dtype.bits) {
+    case dlpack::kFloat << 8 | 32:
+      *result = DType::kFloat32;
+      return true;
+    case dlpack::kFloat << 8 | 16:
+      *result = DType::kFloat16;
+      return true;
+    case dlpack::kBfloat << 8 | 16:
+      *result = DType::kBFloat16;
+      return true;
+    case dlpack::kBool << 8 | 8:
+      *result = DType::kBool;
+      return true;
+    case dlpack::kInt << 8 | 32:
+      *result = DType::kInt32;
+      return true;
+    case dlpack::kInt << 8 | 64:
+      *result = DType::kInt64;
+      return true;
+    default:
+      return false;
+  }
+}
+
+// Whether a NumPy dtype is ml_dtypes' bfloat16. dtype.name is slow, so the few dtype objects in use are remembered.
+bool is_ml_bfloat16(const nb::object& dtype) {
+  struct Known {
+    PyObject* dtype;  // kept alive
+    bool is_bfloat16;
+  };
+  constexpr int kMaxKnown = 16;
+  static Known known[kMaxKnown];
+  static int num_known = 0;
+  for (int i = 0; i < num_known; ++i) {
+    if (known[i].dtype == dtype.ptr()) return known[i].is_bfloat16;
+  }
+  const nb::object name = get(dtype, names().name);
+  const bool result = PyUnicode_CompareWithASCIIString(name.ptr(), "bfloat16") == 0;
+  if (num_known < kMaxKnown) known[num_known++] = {nb::borrow(dtype).release().ptr(), result};
+  return result;
+}
+
+}  // namespace
+
+ExplainScope::ExplainScope(nb::object* result) { t_explanation = result; }
+ExplainScope::~ExplainScope() { t_explanation = nullptr; }
+
+Call::Call(const char* op, nb::handle stream) : op_(op), explanation_(std::exchange(t_explanation, nullptr)) {
+  if (!stream.is_none()) stream_known_ = parse_stream(op, stream, &stream_);
+}
+
+Call::~Call() {
+  for (int i = 0; i < num_kept_; ++i) Py_DecRef(kept_[i]);
+}
+
+void Call::keep(nb::object object) {
+  if (num_kept_ < static_cast<int>(kept_.size())) {
+    kept_[num_kept_++] = object.release().ptr();
+  } else {
+    more_kept_.push_back(std::move(object));
+  }
+}
+
+void Call::fail(const std::string& text) const { throw InvalidArgument(std::string(op_) + ": " + text); }
+
+TensorView Call::input(const char* name, nb::handle object, Role role) {
+  return import({name, object, role, false, nullptr});
+}
+
+TensorView Call::output(const char* name, nb::handle object, Role role) {
+  return import({name, object, role, true, nullptr});
+}
+
+TensorView Call::import(Argument argument) {
+  if (argument.object.is_none()) fail(std::string(argument.name) + " is None, expected an array");
+  Producer& producer = producer_of(argument.object);
+  argument.producer = &producer;
+  TensorView view;
+  try {
+    if (producer.framework == Framework::kNumPy) {
+      view = is_ml_bfloat16(get(argument.object, names().dtype)) ? from_ml_dtypes(argument) : from_dlpack(argument);
+    } else {
+      if (producer.framework == Framework::kTorch) check_torch(argument);
+      if (producer.framework == Framework::kNumPyMasked) {
+        fail(std::string(argument.name) +
+             " is a NumPy masked array, expected a plain one (= its mask would be dropped)");
+      }
+      if (producer.framework == Framework::kJaxTracer) {
+        fail(std::string(argument.name) +
+             " is a JAX tracer: inside jit, vmap or grad is not supported yet, call it outside");
+      }
+      if (producer.api != nullptr) {
+        view = from_exchange_api(argument);
+      } else if (producer.has_dlpack) {
+        view = from_dlpack(argument);
+      } else if (producer.has_cuda_interface) {
+        view = from_array_interface(argument.name, get(argument.object, names().cuda_array_interface), true);
+      } else if (nb::object dlpack = get_or_null(argument.object, names().dlpack); dlpack.is_valid()) {
+        view = from_dlpack(argument);  // set on the object, not on its type
+      } else {
+        fail(std::string(argument.name) + " is a " + type_text(argument.object) +
+             ", expected an array with __dlpack__ (NumPy, PyTorch, JAX, CuPy, ...)");
+      }
+    }
+  } catch (nb::python_error& error) {
+    if (!is_ordinary_error(error)) throw;
+    if (producer.framework == Framework::kNumPy) fail_if_odd_dtype(argument);
+    const std::string text = std::string(op_) + ": " + argument.name + " (" + type_text(argument.object) +
+                             ") cannot be read as an array: " + error_text(error);
+    nb::raise_from(error, PyExc_ValueError, "%s", text.c_str());
+  }
+  if (producer.framework == Framework::kJax) view.read_only = true;  // whatever the capsule says
+  check(argument, view);
+  return view;
+}
+
+// NumPy's refusals do not say what the dtype is.
+void Call::fail_if_odd_dtype(const Argument& argument) const {
+  const std::string dtype = nb::cast<std::string>(nb::str(get(argument.object, names().dtype)));
+  for (const char* known : {"float32", "float16", "bfloat16", "bool", "int32", "int64"}) {
+    if (dtype == known) return;
+  }
+  fail(std::string(argument.name) + ".dtype is " + dtype + ", expected " + expected_dtypes(argument.role));
+}
+
+void Call::check_torch(const Argument& argument) {
+  PyObject* object = argument.object.ptr();
+  if (call_method(names().is_neg, &object, 1).ptr() == Py_True) {
+    fail(std::string(argument.name) +
+         " is a torch view with the negative bit set, expected plain numbers (= x.resolve_neg())");
+  }
+  if (get(argument.object, names().requires_grad).ptr() != Py_True || needs_grad_ != nullptr) return;
+  const nb::object torch = nb::borrow(loaded_module("torch"));
+  if (nb::cast<bool>(torch.attr("is_grad_enabled")())) {
+    if (argument.writable) {
+      fail(std::string(argument.name) +
+           " is a torch tensor that requires grad, expected one that does not (= it is written)");
+    }
+    needs_grad_ = argument.name;
+  }
+}
+
+TensorView Call::from_exchange_api(const Argument& argument) {
+  const dlpack::ExchangeApi& api = *argument.producer->api;
+  dlpack::Tensor tensor;
+  nb::object owner;
+  bool read_only = false;
+  if (api.tensor_from_object != nullptr) {
+    if (api.tensor_from_object(argument.object.ptr(), &tensor) != 0) nb::raise_python_error();
+  } else {
+    dlpack::ManagedTensorVersioned* managed = nullptr;
+    if (api.managed_from_object(argument.object.ptr(), &managed) != 0) nb::raise_python_error();
+    keep(nb::capsule(managed, [](void* p) noexcept {
+      auto* self = static_cast<dlpack::ManagedTensorVersioned*>(p);
+      if (self->deleter != nullptr) self->deleter(self);
+    }));
+    tensor = managed->tensor;
+    read_only = (managed->flags & dlpack::kFlagReadOnly) != 0;
+  }
+  if (tensor.device.type == dlpack::kCUDA || tensor.device.type == dlpack::kCUDAManaged) {
+    void* current = nullptr;
+    if (api.current_stream(dlpack::kCUDA, tensor.device.index, &current) != 0) nb::raise_python_error();
+    const auto handle = reinterpret_cast<uintptr_t>(current);
+    if (!stream_known_) {
+      stream_known_ = true;
+      stream_ = handle;
+    }
+    // 0 and 1 both mean the legacy default stream. On another stream than the producer's, the producer orders the two.
+    if ((handle <= 1 ? 0 : handle) != (stream_ <= 1 ? 0 : stream_)) {
+      export_capsule(argument, true, stream_ == 0 ? 1 : static_cast<int64_t>(stream_));
+    }
+  }
+  return from_tensor(argument, tensor, read_only);
+}
+
+TensorView Call::from_dlpack(const Argument& argument) {
+  const Producer& producer = *argument.producer;
+  bool with_stream = false;
+  int64_t stream = 0;
+  if (producer.framework != Framework::kNumPy) {
+    const nb::object device = argument.object.attr("__dlpack_device__")();
+    const auto type = nb::cast<int>(device[0]);
+    if (type == dlpack::kCUDA || type == dlpack::kCUDAManaged) {
+      const bool known = stream_known_;
+      const uintptr_t current = stream_of(argument);  // of the producer; the legacy default stream if it cannot tell
+      if (!known) {
+        stream_known_ = true;
+        stream_ = current;
+      }
+      with_stream = true;
+      stream = stream_ == 0 ? 1 : static_cast<int64_t>(stream_);  // DLPack has no stream 0
+      if (producer.framework == Framework::kCuPy && current == stream_) stream = -1;  // in order already
+    }
+  }
+  nb::object capsule;
+  try {
+    capsule = export_capsule(argument, with_stream, stream);
+  } catch (nb::python_error& error) {
+    // NumPy before 2.1 cannot export read-only arrays by DLPack.
+    if (producer.framework != Framework::kNumPy || !producer.unversioned || !error.matches(PyExc_BufferError)) throw;
+    return from_array_interface(argument.name, get(argument.object, names().array_interface), false);
+  }
+  return from_capsule(argument, std::move(capsule));
+}
+
+nb::object Call::export_capsule(const Argument& argument, bool with_stream, int64_t stream) {
+  const Names& n = names();
+  Producer& producer = *argument.producer;
+  PyObject* object = argument.object.ptr();
+  const nb::object stream_object = with_stream ? nb::steal(PyLong_FromLongLong(stream)) : nb::object();
+  if (!producer.unversioned) {
+    try {
+      if (!with_stream) {
+        PyObject* args[] = {object, n.max_version};
+        return call_method(n.dlpack, args, 1, n.kw_version);
+      }
+      PyObject* args[] = {object, stream_object.ptr(), n.max_version};
+      return call_method(n.dlpack, args, 1, n.kw_stream_version);
+    } catch (nb::python_error& error) {
+      if (!error.matches(PyExc_TypeError)) throw;  // it may not know max_version
+    }
+  }
+  nb::object result;
+  if (with_stream) {
+    PyObject* args[] = {object, stream_object.ptr()};
+    result = call_method(n.dlpack, args, 1, n.kw_stream);
+  } else {
+    result = call_method(n.dlpack, &object, 1);
+  }
+  producer.unversioned = true;
+  return result;
+}
+
+TensorView Call::from_capsule(const Argument& argument, nb::object capsule) {
+  // The capsule stays unconsumed: it owns the tensor and lets go of it when the call is over.
+  PyObject* p = capsule.ptr();
+  TensorView view;
+  if (PyCapsule_IsValid(p, "dltensor_versioned")) {
+    auto* managed = static_cast<dlpack::ManagedTensorVersioned*>(PyCapsule_GetPointer(p, "dltensor_versioned"));
+    if (managed->version.major != dlpack::kMajor) {
+      fail(std::string(argument.name) + ".__dlpack__ speaks DLPack " + std::to_string(managed->version.major) +
+           ", expected version 1");
+    }
+    view = from_tensor(argument, managed->tensor, (managed->flags & dlpack::kFlagReadOnly) != 0);
+  } else if (PyCapsule_IsValid(p, "dltensor")) {
+    auto* managed = static_cast<dlpack::ManagedTensor*>(PyCapsule_GetPointer(p, "dltensor"));
+    view = from_tensor(argument, managed->tensor, false);
+  } else {
+    fail(std::string(argument.name) + ".__dlpack__ gave a " + type_text(capsule) + ", expected a fresh DLPack capsule");
+  }
+  keep(std::move(capsule));
+  return view;
+}
+
+TensorView Call::from_ml_dtypes(const Argument& argument) {
+  static PyObject* const uint16 = nb::module_::import_("numpy").attr("dtype")("uint16").release().ptr();
+  PyObject* args[] = {argument.object.ptr(), uint16};
+  nb::object bits = call_method(names().view, args, 2);
+  Producer& producer = producer_of(bits);
+  Argument of_bits{argument.name, bits, argument.role, argument.writable, &producer};
+  nb::object capsule;
+  TensorView view;
+  try {
+    capsule = export_capsule(of_bits, false, 0);
+  } catch (nb::python_error& error) {
+    if (!producer.unversioned || !error.matches(PyExc_BufferError)) throw;
+    view = from_array_interface(of_bits.name, get(bits, names().array_interface), false);
+    view.dtype = DType::kBFloat16;
+    return view;
+  }
+  auto rename = [&](dlpack::Tensor& tensor) { tensor.dtype = {dlpack::kBfloat, 16, 1}; };
+  if (PyCapsule_IsValid(capsule.ptr(), "dltensor_versioned")) {
+    rename(static_cast<dlpack::ManagedTensorVersioned*>(PyCapsule_GetPointer(capsule.ptr(), "dltensor_versioned"))
+               ->tensor);
+  } else if (PyCapsule_IsValid(capsule.ptr(), "dltensor")) {
+    rename(static_cast<dlpack::ManagedTensor*>(PyCapsule_GetPointer(capsule.ptr(), "dltensor"))->tensor);
+  }
+  return from_capsule(of_bits, std::move(capsule));
+}
+
+TensorView Call::from_tensor(const Argument& argument, const dlpack::Tensor& tensor, bool read_only) {
+  TensorView view;
+  if (!from_dlpack_dtype(tensor.dtype, &view.dtype)) {
+    fail(std::string(argument.name) + ".dtype is " + dtype_name(tensor.dtype) + ", expected " +
+         expected_dtypes(argument.role));
+  }
+  if (tensor.ndim < 0 || tensor.ndim > kMaxDims) {
+    fail(std::string(argument.name) + ".ndim is " + std::to_string(tensor.ndim) + ", expected at most " +
+         std::to_string(kMaxDims));
+  }
+  switch (tensor.device.type) {
+    case dlpack::kCPU:
+    case dlpack::kCUDAHost:
+      view.device = {DeviceType::kCPU, 0};
+      break;
+    case dlpack::kCUDA:
+    case dlpack::kCUDAManaged:
+      view.device = {DeviceType::kCUDA, tensor.device.index};
+      break;
+    default:
+      fail(std::string(argument.name) + ".device is of DLPack type " + std::to_string(tensor.device.type) +
+           ", expected the CPU (1) or CUDA (2)");
+  }
+  view.ndim = tensor.ndim;
+  view.read_only = read_only;
+  view.data = tensor.data == nullptr ? nullptr : static_cast<char*>(tensor.data) + tensor.byte_offset;
+  int64_t packed = 1;
+  for (int i = tensor.ndim - 1; i >= 0; --i) {
+    if (tensor.shape[i] < 0) {
+      fail(std::string(argument.name) + ".shape[" + std::to_string(i) + "] is " + std::to_string(tensor.shape[i]) +
+           ", expected at least 0");
+    }
+    view.shape[i] = tensor.shape[i];
+    view.strides[i] = tensor.strides != nullptr ? tensor.strides[i] : packed;
+    packed *= tensor.shape[i];
+  }
+  return view;
+}
+
+void Call::check(const Argument& argument, TensorView& view) const {
+  const int64_t numel = view.numel();
+  if (numel == 0) return;
+  if (view.data == nullptr) {
+    fail(std::string(argument.name) + " (" + type_text(argument.object) + ") has no memory behind its " +
+         std::to_string(numel) + " elements, expected a real array (= not a fake, meta or wrapped one)");
+  }
+  const auto address = reinterpret_cast<uintptr_t>(view.data);
+  if (address % static_cast<uintptr_t>(dtype_size(view.dtype)) != 0) {
+    fail(std::string(argument.name) + ".data is at an address that is no multiple of " +
+         std::to_string(dtype_size(view.dtype)) + ", expected aligned " + dtype_name(view.dtype) + " elements");
+  }
+}
+
+}  // namespace dlattn::py

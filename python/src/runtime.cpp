@@ -1,0 +1,58 @@
+// info, threads, explain, the backend variable.
+#include "dlattn/runtime.h"
+
+#include <nanobind/stl/vector.h>
+
+#include "docstrings.h"
+#include "options.h"
+
+namespace dlattn::py {
+
+namespace {
+
+nb::dict info_py() {
+  const Info i = info();
+  nb::dict result;
+  result["version"] = i.version;
+  result["cuda_compiled"] = i.cuda_compiled;
+  result["cuda_families"] = i.cuda_families;
+  result["cuda_devices"] = i.cuda_devices;
+  result["cpu_isas"] = i.cpu_isas;
+  result["cpu_isa"] = i.cpu_isa;
+  result["num_threads"] = i.num_threads;
+  return result;
+}
+
+void set_num_threads_py(nb::handle n) {
+  constexpr long kMost = 1 << 16;
+  long value = 0;
+  if (PyLong_Check(n.ptr()) && !PyBool_Check(n.ptr())) {
+    value = PyLong_AsLong(n.ptr());
+    PyErr_Clear();  // too large for a long: -1
+  }
+  if (value < 1 || value > kMost) {
+    throw InvalidArgument("set_num_threads: n is " + repr_text(n) + ", expected an int >= 1");
+  }
+  set_num_threads(static_cast<int>(value));
+}
+
+// (supported, backend, kernel, reason) of function(*args, **kwargs), which must be one of this module's operations.
+nb::object explain_py(nb::handle function, nb::args args, nb::kwargs kwargs) {
+  nb::object result;
+  const ExplainScope scope(&result);
+  function(*args, **kwargs);
+  if (!result.is_valid()) throw InvalidArgument("explain: op is " + repr_text(function) + ", expected an operation");
+  return result;
+}
+
+}  // namespace
+
+void register_runtime(nb::module_& m) {
+  m.def("info", info_py, kInfoDoc);
+  m.def("set_num_threads", set_num_threads_py, "n"_any, kSetThreadsDoc);
+  m.def("get_num_threads", [] { return num_threads(); }, kGetThreadsDoc);
+  m.def("_explain", explain_py, nb::arg("function"), nb::arg("args"), nb::arg("kwargs"));
+  m.def("_use_backend_variable", use_backend_variable, nb::arg("context_variable"));
+}
+
+}  // namespace dlattn::py

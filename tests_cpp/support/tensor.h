@@ -1,0 +1,135 @@
+// A tensor of a test: strided, between guard bytes, with NaN (0xFF bytes) wherever no element lives.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <random>
+#include <vector>
+
+#include "dlattn/tensor_view.h"
+#include "support/dtypes.h"
+
+namespace dlattn::test {
+
+// How the elements lie in memory.
+enum class Storage {
+  kContiguous,
+  kSwapped,  // the second and third axes exchanged: a transposed view
+  kPadded,   // gaps after every axis: a slice of something larger
+};
+
+class Tensor {
+ public:
+  Tensor() = default;
+
+  Tensor(DType dtype, std::vector<int64_t> shape, Storage storage = Storage::kContiguous)
+      : dtype_(dtype), shape_(std::move(shape)), strides_(shape_.size()) {
+    const int n = static_cast<int>(shape_.size());
+    std::vector<int> order(shape_.size());
+    for (int i = 0; i < n; ++i) order[static_cast<size_t>(i)] = i;
+    if (storage == Storage::kSwapped && n >= 3)
+      std::swap(order[static_cast<size_t>(n - 3)], order[static_cast<size_t>(n - 2)]);
+    int64_t step = 1;
+    for (int i = n - 1; i >= 0; --i) {
+      const auto axis = static_cast<size_t>(order[static_cast<size_t>(i)]);
+      strides_[axis] = step;
+      step *= std::max<int64_t>(shape_[axis], 1);
+      if (storage == Storage::kPadded) step += 3;
+    }
+    bytes_.assign(static_cast<size_t>(step * item_size(dtype) + 2 * kGuard), 0xFF);
+  }
+
+  DType dtype() const { return dtype_; }
+  int64_t size(int axis) const { return shape_[static_cast<size_t>(axis)]; }
+  int64_t stride(int axis) const { return strides_[static_cast<size_t>(axis)]; }
+  void* data() { return bytes_.data() + kGuard; }
+  const void* data() const { return bytes_.data() + kGuard; }
+  const std::vector<unsigned char>& bytes() const { return bytes_; }
+  void restore(const std::vector<unsigned char>& bytes) { bytes_ = bytes; }
+
+  template <typename... Index>
+  double at(Index... index) const {
+    return load(dtype_, address(index...));
+  }
+  template <typename... Index>
+  void set(double value, Index... index) {
+    store(dtype_, value, const_cast<unsigned char*>(address(index...)));
+  }
+
+  // Visits every element's address.
+  template <typename F>
+  void each(F&& visit) {
+    std::vector<int64_t> index(shape_.size(), 0);
+    if (std::find(shape_.begin(), shape_.end(), 0) != shape_.end()) return;
+    for (;;) {
+      int64_t offset = 0;
+      for (size_t i = 0; i < index.size(); ++i) offset += index[i] * strides_[i];
+      visit(bytes_.data() + kGuard + offset * item_size(dtype_));
+      size_t axis = index.size();
+      while (axis > 0 && ++index[axis - 1] == shape_[axis - 1]) index[--axis] = 0;
+      if (axis == 0) return;
+    }
+  }
+
+  void fill(double value) {
+    each([&](unsigned char* at) { store(dtype_, value, at); });
+  }
+  void fill_random(std::mt19937& random, double low = -1.5, double high = 1.5) {
+    std::uniform_real_distribution<double> uniform(low, high);
+    each([&](unsigned char* at) { store(dtype_, uniform(random), at); });
+  }
+
+  // Nothing but elements was written.
+  void expect_gaps_untouched(const char* name) {
+    std::vector<bool> element(bytes_.size(), false);
+    each([&](unsigned char* at) {
+      for (int64_t i = 0; i < item_size(dtype_); ++i) element[static_cast<size_t>(at - bytes_.data() + i)] = true;
+    });
+    for (size_t i = 0; i < bytes_.size(); ++i) {
+      if (!element[i] && bytes_[i] != 0xFF) {
+        ADD_FAILURE() << name << ": byte " << static_cast<int64_t>(i) - kGuard << " outside the elements was written";
+        return;
+      }
+    }
+  }
+
+  // The tensor as the library sees it, with axes in the given order (all of them, if not given).
+  TensorView view(const std::vector<int>& axes = {}) {
+    TensorView v;
+    v.data = data();
+    v.dtype = dtype_;
+    v.ndim = static_cast<int32_t>(shape_.size());
+    for (int i = 0; i < v.ndim; ++i) {
+      const auto axis = static_cast<size_t>(axes.empty() ? i : axes[static_cast<size_t>(i)]);
+      v.shape[i] = shape_[axis];
+      v.strides[i] = strides_[axis];
+    }
+    return v;
+  }
+
+ private:
+  static constexpr int64_t kGuard = 64;
+
+  template <typename... Index>
+  const unsigned char* address(Index... index) const {
+    int64_t offset = 0;
+    size_t axis = 0;
+    ((offset += static_cast<int64_t>(index) * strides_[axis++]), ...);
+    return bytes_.data() + kGuard + offset * item_size(dtype_);
+  }
+
+  DType dtype_ = DType::kFloat32;
+  std::vector<int64_t> shape_, strides_;
+  std::vector<unsigned char> bytes_;
+};
+
+// An index array of the given entries.
+inline Tensor index_tensor(DType dtype, const std::vector<int64_t>& values) {
+  Tensor tensor(dtype, {static_cast<int64_t>(values.size())});
+  for (size_t i = 0; i < values.size(); ++i) tensor.set(static_cast<double>(values[i]), i);
+  return tensor;
+}
+
+}  // namespace dlattn::test

@@ -1,0 +1,34 @@
+"""What the README shows is what is built and run."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+
+
+def code_blocks(language):
+    return re.findall(rf"^```{language}\n(.*?)^```", (ROOT / "README.md").read_text(), re.DOTALL | re.MULTILINE)
+
+
+def test_cpp_snippet_is_the_find_package_test():
+    assert code_blocks("cpp") == [(ROOT / "tests_cpp" / "install" / "find_package" / "main.cpp").read_text()]
+
+
+def test_python_snippet_runs():
+    pytest.importorskip("dlattn")
+    (snippet,) = code_blocks("python")
+    names = {}
+    exec(snippet, names)
+    assert names["out"].shape == names["q"].shape
+    assert names["lse"].shape == (1, 32, 1024)
+
+
+def test_functions_of_the_table_exist():
+    dlattn = pytest.importorskip("dlattn")
+    functions = set(
+        re.findall(r"`(\w+)\(", re.search(r"\| function \|.*?\n\n", (ROOT / "README.md").read_text(), re.S)[0])
+    )
+    assert len(functions) >= 14
+    assert not [name for name in functions if not callable(getattr(dlattn, name, None))]
