@@ -1,9 +1,4 @@
 # dlattn_warnings: the warnings of this project's own code. Link it PRIVATE; it is never installed.
 add_library(dlattn_warnings INTERFACE)
-if(MSVC)
-  target_compile_options(dlattn_warnings INTERFACE /W4 $<$<BOOL:${DLATTN_WERROR}>:/WX>)
-else()
-  target_compile_options(
-    dlattn_warnings INTERFACE -Wall -Wextra -Wpedantic -Wshadow -Wundef -Wnon-virtual-dtor
-                              $<$<BOOL:${DLATTN_WERROR}>:-Werror>)
-endif()
+target_compile_options(dlattn_warnings INTERFACE -Wall -Wextra -Wpedantic -Wshadow -Wundef -Wnon-virtual-dtor
+                                                 $<$<BOOL:${DLATTN_WERROR}>:-Werror>)

@@ -2,6 +2,7 @@
 
 import dlattn
 import numpy as np
+
 from harness import F32, Placed
 
 
@@ -16,7 +17,8 @@ def attend(dt, q, k, v, *tail, function=dlattn.attention, **options):
         lse_shape = (shape[0], heads, rows)
     out, lse = Placed(shape, dt), Placed(lse_shape, F32)
     function(q.give(), k.give(), v.give(), *tail, out=(out.give(), lse.array), return_lse=True, **options)
-    assert out.intact() and lse.intact()
+    assert out.intact()
+    assert lse.intact()
     return out.values(), lse.array.astype(np.float64)
 
 
@@ -30,7 +32,7 @@ def paged(keys, page_size, pages=None, fill=np.nan):
     """(cache [pages, page_size, heads, dim], table [1, pages]) holding keys [len, heads, dim] in reverse page order."""
     used = -(-len(keys) // page_size)
     pages = used + 1 if pages is None else pages
-    cache = np.full((pages, page_size) + keys.shape[1:], fill)
+    cache = np.full((pages, page_size, *keys.shape[1:]), fill)
     table = np.arange(used - 1, -1, -1, dtype=np.int32)[None]
     for i in range(used):
         part = keys[i * page_size : (i + 1) * page_size]

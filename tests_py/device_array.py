@@ -1,7 +1,7 @@
 """A DLPack producer of our own: any dtype code, any device claim, any strides, with a record of what it was asked for.
 
-NumPy has no bfloat16 and no GPU, and neither may stop the core tests: a DeviceArray shows the memory of a NumPy array under
-another dtype (uint16 bits as bfloat16), claims a device that is not there, or lies about its strides.
+NumPy has no bfloat16 and no GPU, and neither may stop the core tests: a DeviceArray shows the memory of a NumPy array
+under another dtype (uint16 bits as bfloat16), claims a device that is not there, or lies about its strides.
 """
 
 import ctypes
@@ -10,9 +10,16 @@ import numpy as np
 
 CPU, CUDA, CUDA_HOST, CUDA_MANAGED = 1, 2, 3, 13
 CODES = {
-    "int": 0, "uint": 1, "float": 2, "bfloat": 4, "complex": 5, "bool": 6,
-    "float8_e4m3fn": 10, "float8_e5m2": 12, "float4_e2m1fn": 17,
-}  # fmt: skip
+    "int": 0,
+    "uint": 1,
+    "float": 2,
+    "bfloat": 4,
+    "complex": 5,
+    "bool": 6,
+    "float8_e4m3fn": 10,
+    "float8_e5m2": 12,
+    "float4_e2m1fn": 17,
+}
 READ_ONLY_FLAG = 1
 
 
@@ -81,8 +88,20 @@ def exports_alive():
 class DeviceArray:
     """`bits` (a NumPy array) as a DLPack tensor of dtype (code, bits_per_element, lanes)."""
 
-    def __init__(self, bits, dtype=None, device=(CPU, 0), *, strides=None, shape=None, byte_offset=0, read_only=False,
-                 versioned=True, null=False, lanes=1):  # fmt: skip
+    def __init__(
+        self,
+        bits,
+        dtype=None,
+        device=(CPU, 0),
+        *,
+        strides=None,
+        shape=None,
+        byte_offset=0,
+        read_only=False,
+        versioned=True,
+        null=False,
+        lanes=1,
+    ):
         self.bits = bits
         kind = {"f": "float", "i": "int", "u": "uint", "b": "bool", "c": "complex"}
         self.dtype = dtype or (kind[bits.dtype.kind], bits.dtype.itemsize * 8)
@@ -118,7 +137,9 @@ class DeviceArray:
             managed, name = DLManagedTensor(), b"dltensor"
         n = len(self.shape)
         shape = (ctypes.c_int64 * n)(*self.shape)
-        strides = None if self.strides == "null" else (ctypes.c_int64 * n)(*self.strides)  # null: contiguous, before 1.2
+        strides = (
+            None if self.strides == "null" else (ctypes.c_int64 * n)(*self.strides)
+        )  # null: contiguous, before 1.2
         tensor = managed.dl_tensor
         tensor.data = None if self.null else self.bits.ctypes.data - self.byte_offset
         tensor.device = DLDevice(*self.device)

@@ -1,14 +1,15 @@
 """Tensors for the tests: dtypes, strided placements inside poisoned buffers, and the comparison with the oracle.
 
-A tensor is a NumPy array of storage (float32, float16, or uint16 bit patterns for bfloat16), so that every view NumPy can make
-works for every dtype; `give` turns it into what dlattn gets.
+A tensor is a NumPy array of storage (float32, float16, or uint16 bit patterns for bfloat16), so that every view NumPy
+can make works for every dtype; `give` turns it into what dlattn gets.
 """
 
 import zlib
 from dataclasses import dataclass
 
-import device_array
 import numpy as np
+
+import device_array
 import reference
 
 
@@ -77,14 +78,14 @@ def rng(*key):
     return np.random.default_rng(zlib.crc32(repr(key).encode()))
 
 
-# How a [A, B, C, D] (or [A, B, C]) tensor lies in its buffer: name -> (buffer shape, view of that shape out of the buffer).
+# How a [A, B, C, D] (or [A, B, C]) tensor lies in its buffer: shape -> (buffer shape, view of the buffer).
 def _packed(shape):  # one of several slices of a fused projection, at an odd offset
     outer, heads, dim = shape[:-2], shape[-2], shape[-1]
-    return outer + (heads + 3, dim + 5), lambda b: b[..., 2 : 2 + heads, 3 : 3 + dim]
+    return (*outer, heads + 3, dim + 5), lambda b: b[..., 2 : 2 + heads, 3 : 3 + dim]
 
 
 def _swapped(shape):  # [batch, heads, len, dim] seen as [batch, len, heads, dim]
-    return shape[:-3] + (shape[-2], shape[-3], shape[-1]), lambda b: b.swapaxes(-2, -3)
+    return (*shape[:-3], shape[-2], shape[-3], shape[-1]), lambda b: b.swapaxes(-2, -3)
 
 
 def _reversed(shape):  # negative strides on every axis but the last
@@ -92,15 +93,15 @@ def _reversed(shape):  # negative strides on every axis but the last
 
 
 def _layer(shape):  # one layer of a big cache
-    return (3,) + shape, lambda b: b[1]
+    return (3, *shape), lambda b: b[1]
 
 
 def _padded(shape):  # every row of the first two axes followed by something else, as a cache padded per page
-    return (shape[0], shape[1] + 3) + shape[2:], lambda b: b[:, 1 : 1 + shape[1]]
+    return (shape[0], shape[1] + 3, *shape[2:]), lambda b: b[:, 1 : 1 + shape[1]]
 
 
 def _sparse(shape):  # every other entry
-    return (2 * shape[0], 2 * shape[1]) + shape[2:], lambda b: b[::2, 1::2]
+    return (2 * shape[0], 2 * shape[1], *shape[2:]), lambda b: b[::2, 1::2]
 
 
 PLACEMENTS = {
@@ -115,7 +116,7 @@ PLACEMENTS = {
 
 
 class Placed:
-    """A tensor inside a buffer full of poison with guards around it; `intact()` tells whether anything outside it was written."""
+    """A tensor inside a buffer full of poison with guards around it; `intact()`: nothing outside it was written."""
 
     GUARD = 64
 
@@ -171,11 +172,14 @@ def relative_l2(got, want):
 
 
 def check_out(got, exact, eager, dt, what=""):
-    """The FlashAttention rule: inf/NaN pattern equal, and error <= 2 x that of eager code in the same dtype + 2 roundings."""
+    """The FlashAttention rule: inf/NaN pattern equal, error <= 2 x that of same-dtype eager code + 2 roundings."""
     assert got.shape == exact.out.shape, (got.shape, exact.out.shape)
     want = dt.round(exact.out) if np.abs(exact.out[np.isfinite(exact.out)]).max(initial=0.0) > 6e4 else exact.out
     assert same_pattern(got, want), f"{what}: NaN or infinity differ\ngot {got}\nwant {want}"
-    error, allowed = worst(got, want), 2 * max(worst(e.out, want) for e in eager) + 2 * dt.eps * exact.size + 2 * dt.tiny
+    error, allowed = (
+        worst(got, want),
+        2 * max(worst(e.out, want) for e in eager) + 2 * dt.eps * exact.size + 2 * dt.tiny,
+    )
     assert error <= allowed, (
         f"{what}: out is off by {error:.3e}, allowed {allowed:.3e} (eager {[worst(e.out, want) for e in eager]}, "
         f"relative L2 {relative_l2(got, want):.3e})"
@@ -189,7 +193,9 @@ def check_lse(got, want, dt, what=""):
     assert same_pattern(got, want), f"{what}: lse's NaN or infinity differ\ngot {got}\nwant {want}"
     keep = np.isfinite(want)
     relative = np.abs(got[keep] - want[keep]) / np.maximum(1.0, np.abs(want[keep]))
-    assert relative.max(initial=0.0) <= dt.lse_tolerance, f"{what}: lse is off by {relative.max():.3e} (relative L2 {relative_l2(got, want):.3e})"
+    assert relative.max(initial=0.0) <= dt.lse_tolerance, (
+        f"{what}: lse is off by {relative.max():.3e} (relative L2 {relative_l2(got, want):.3e})"
+    )
 
 
 def eager_steps(dt):

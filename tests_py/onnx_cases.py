@@ -1,13 +1,13 @@
-"""The node tests of ONNX's Attention and RotaryEmbedding operators, made by onnx's own generators and put into dlattn's terms.
+"""The node tests of ONNX's Attention and RotaryEmbedding operators, made by onnx's generators, put into dlattn's terms.
 
-The generators (onnx.backend.test.case.node) draw inputs from numpy's global generator, which onnx seeds with 0 for each of
-them, and compute the expected outputs with onnx's own code: both are what `backend-test-tools generate-data` writes. Neither
-is ours; ours is only the translation below.
+The generators (onnx.backend.test.case.node) draw inputs from numpy's global generator, which onnx seeds with 0 for each
+of them, and compute the expected outputs with onnx's own code: both are what `backend-test-tools generate-data` writes.
+Neither is ours; ours is only the translation below.
 
 Where ONNX means something else than dlattn by the same words:
-  * is_causal and windows are measured from an offset: the length of past_key, nonpad_kv_seqlen - q_len, or else 0, which is
-    top-left when q_len and kv_len differ. dlattn is always bottom-right; a case with another offset becomes a bool mask.
-  * masks align to the right: rank 2 is [q_len, kv_len], rank 3 [heads, q_len, kv_len]; one shorter than kv_len hides the rest.
+  * is_causal and windows are measured from an offset: the length of past_key, nonpad_kv_seqlen - q_len, or else 0,
+    which is top-left when q_len and kv_len differ. dlattn is always bottom-right; another offset becomes a bool mask.
+  * masks align to the right: rank 2 is [q_len, kv_len], rank 3 [heads, q_len, kv_len]; a short one hides the rest.
   * float16 and bfloat16 are computed in that type throughout, so a result in float32 differs by a few roundings.
   * qk_matmul_output is an output that dlattn does not have; present_key and present_value are concatenations.
 """
@@ -114,7 +114,7 @@ def attention_case(name, attributes, inputs, out):
             hide = False if mask.dtype == np.bool_ else -np.inf
             mask = np.pad(mask, [(0, 0)] * (mask.ndim - 1) + [(0, len_k - mask.shape[-1])], constant_values=hide)
         mask = mask.reshape((1,) * (4 - mask.ndim) + mask.shape)
-        mask = np.broadcast_to(mask, mask.shape[:2] + (len_q, len_k))
+        mask = np.broadcast_to(mask, (*mask.shape[:2], len_q, len_k))
         kind = "direct" if mask.dtype == np.bool_ else "bias"
     is_causal = bool(attributes.get("is_causal", 0))
     left, right = int(attributes.get("left_window_size", -1)), int(attributes.get("right_window_size", -1))
@@ -136,8 +136,15 @@ def attention_case(name, attributes, inputs, out):
 def rotary_case(name, attributes, inputs, out):
     heads = attributes.get("num_heads")
     x, out = split_heads(inputs["X"], heads), split_heads(out, heads)
-    return RotaryCase(name, x, inputs["cos_cache"], inputs["sin_cache"], inputs.get("position_ids"),
-                      bool(attributes.get("interleaved", 0)), out)  # fmt: skip
+    return RotaryCase(
+        name,
+        x,
+        inputs["cos_cache"],
+        inputs["sin_cache"],
+        inputs.get("position_ids"),
+        bool(attributes.get("interleaved", 0)),
+        out,
+    )
 
 
 def load():

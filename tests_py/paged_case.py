@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 
 import dlattn
 import numpy as np
+
 import reference
 from attention_case import INF, NAN, blhd, mask_values
 from harness import F32, Placed, bits, check_lse, check_out, oracle, rng
@@ -51,10 +52,12 @@ def cumulative(lens, start, index):
 def options_of(c, r):
     give, want = dict(c.options), dict(c.options)
     batch = len(c.lens_q)
-    longest_q, longest_k = max(c.lens_q, default=0), max(c.lens_k, default=0)
+    longest_q, longest_k = max(c.lens_q, default=1 if c.decode else 0), max(c.lens_k, default=0)
     if c.mask:
         m = mask_values(r, c.mask, batch, c.heads, longest_q + 1, longest_k + 2)
-        m = m[..., :longest_q, :] if c.decode and int(c.mask[0]) > 2 else m  # a mask may be larger than a ragged batch needs
+        m = (
+            m[..., :longest_q, :] if c.decode and int(c.mask[0]) > 2 else m
+        )  # a mask may be larger than a ragged batch needs
         give["mask"] = m if c.mask[1] == "b" else c.dt.give(c.dt.encode(m))
         want["mask"] = m if c.mask[1] == "b" else c.dt.round(m)
     if c.sinks:
@@ -116,13 +119,15 @@ def run(c):
         function, truth = dlattn.attn_varlen, reference.attn_varlen
     k, v = Placed(flip(k).shape, c.dt, c.place_k, flip(k)), Placed(flip(v).shape, c.dt, c.place_v, flip(v))
     exact, eager = oracle(truth, c.dt, flip_q(q.values()), flip(k.values()), flip(v.values()), *tail, **want)
-    out_shape = flip_q(np.empty(q_shape[:-1] + (c.dim_v,))).shape
+    out_shape = flip_q(np.empty((*q_shape[:-1], c.dim_v))).shape
     out, lse = Placed(out_shape, c.dt, c.place_out), Placed(lse_shape, F32)
     canary = bits(lse.array).copy()
     out_object = out.give()
     result = function(q.give(), k.give(), v.give(), *tail, out=(out_object, lse.array), return_lse=True, **give)
-    assert result[0] is out_object and result[1] is lse.array
-    assert out.intact() and lse.intact(), f"{c.key}: written outside the output"
+    assert result[0] is out_object
+    assert result[1] is lse.array
+    assert out.intact(), f"{c.key}: written outside the output"
+    assert lse.intact(), f"{c.key}: written outside lse"
     assert all(x.unchanged() for x in (q, k, v)), f"{c.key}: an input was written"
     got, got_lse = flip_q(out.values()), lse.array
     if not c.decode:

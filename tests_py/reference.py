@@ -1,7 +1,7 @@
-"""Every operation of dlattn in plain float64 NumPy: the oracle. Nothing here is fast and nothing here is shared with the library.
+"""Every operation of dlattn in plain float64 NumPy: the oracle. Nothing here is fast or shared with the library.
 
-Arrays are float64 in layout blhd (`q [batch, len, heads, dim]`). `steps` other than EXACT repeat the same computation in the
-arithmetic of a simple eager implementation, every intermediate rounded to the dtype: its error is the yardstick for ours.
+Arrays are float64 in layout blhd (`q [batch, len, heads, dim]`). `steps` other than EXACT repeat the same computation
+in the arithmetic of a simple eager implementation, every intermediate rounded to the dtype: its error is the yardstick.
 """
 
 from dataclasses import dataclass
@@ -46,7 +46,7 @@ def visible(len_q, len_k, is_causal=False, window=(-1, -1)):
 
 
 def mask_parts(mask, batch, len_q, len_k):
-    """(bool allow, float bias or None), each [heads or 1, len_q, len_k], for one sequence of a mask of rank 2, 3 or 4."""
+    """(bool allow, float bias or None), [heads or 1, len_q, len_k] each: one sequence of a mask of rank 2, 3 or 4."""
     if mask is None:
         return np.ones((1, 1, 1), bool), None
     m = mask
@@ -62,12 +62,25 @@ def mask_parts(mask, batch, len_q, len_k):
     return m != -np.inf, np.where(m == -np.inf, 0.0, m)
 
 
-def one_sequence(q, k, v, *, allow=None, bias=None, is_causal=False, window=(-1, -1), scale=None, softcap=0.0, sinks=None,
-                 slopes=None, steps=EXACT):  # fmt: skip
-    """q [len_q, heads, dim], k and v [len_k, kv_heads, ...] of one sequence -> (out [len_q, heads, dim_v], lse [heads, len_q], size)."""
+def one_sequence(
+    q,
+    k,
+    v,
+    *,
+    allow=None,
+    bias=None,
+    is_causal=False,
+    window=(-1, -1),
+    scale=None,
+    softcap=0.0,
+    sinks=None,
+    slopes=None,
+    steps=EXACT,
+):
+    """q [len_q, heads, dim], k, v [len_k, kv_heads, ...] -> (out [len_q, heads, dim_v], lse [heads, len_q], size)."""
     ft = steps.ft
     len_q, heads, dim = q.shape
-    len_k, kv_heads, dim_v = v.shape
+    len_k, kv_heads, _dim_v = v.shape
     group = heads // kv_heads
     scale = 1 / np.sqrt(dim) if scale is None else scale
     see = np.broadcast_to(visible(len_q, len_k, is_causal, window)[None], (heads, len_q, len_k))
@@ -100,10 +113,7 @@ def one_sequence(q, k, v, *, allow=None, bias=None, is_causal=False, window=(-1,
             total = total + np.exp(sink - base)
         p = steps(e / np.where(total == 0, ft(1), total))
         finite = np.where(np.isfinite(vh), vh, ft(0))
-        if steps.flip:
-            out = np.ascontiguousarray(p[:, :, ::-1]) @ np.ascontiguousarray(finite[:, ::-1])
-        else:
-            out = p @ finite
+        out = np.ascontiguousarray(p[:, :, ::-1]) @ np.ascontiguousarray(finite[:, ::-1]) if steps.flip else p @ finite
         # A value that is not finite reaches exactly the rows that see its key.
         for h, j in {(h, j) for h, j, _ in np.argwhere(~np.isfinite(vh))}:
             rows = see[h, :, j]
@@ -159,7 +169,7 @@ def gather_pages(cache, page_table, seqlens_k):
     rows = []
     for b, n in enumerate(int(n) for n in seqlens_k):
         pages = [int(p) for p in page_table[b, : -(-n // page_size)]]
-        joined = cache[pages].reshape((-1,) + cache.shape[2:]) if pages else cache[:0, 0]
+        joined = cache[pages].reshape((-1, *cache.shape[2:])) if pages else cache[:0, 0]
         rows.append(joined[:n])
     return rows
 

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 import dlattn
 import numpy as np
+
 import reference
 from attention_case import blhd
 from harness import F32, Placed, bits, rng
@@ -37,16 +38,20 @@ class Rotary:
 
 
 def check_rotated(got, before, cos, sin, interleaved, dt, what=""):
-    """Rotation in float32, rounded once; the rest passes through to the bit. got, before: storage [batch, len, heads, dim]."""
+    """Rotation in float32, rounded once; the rest to the bit. got, before: storage [batch, len, heads, dim]."""
     want = reference.rotate(dt.decode(before), cos, sin, interleaved)
-    size = reference.rotate(np.abs(dt.decode(before)), np.abs(cos), -np.abs(sin), interleaved)  # |x cos| + |y sin| of first parts
+    size = reference.rotate(
+        np.abs(dt.decode(before)), np.abs(cos), -np.abs(sin), interleaved
+    )  # |x cos| + |y sin| of first parts
     other = reference.rotate(np.abs(dt.decode(before)), np.abs(cos), np.abs(sin), interleaved)
     size = np.maximum(np.abs(size), np.abs(other))
     r = 2 * cos.shape[-1]
     error = np.abs(dt.decode(got) - want)
     allowed = np.abs(want) * dt.eps / 2 + 4 * 2.0**-24 * size * (1 + dt.eps) + dt.tiny
     over = error[..., :r] > allowed[..., :r]
-    assert not over.any(), f"{what}: off by {error[..., :r][over].max():.3e}, allowed {allowed[..., :r][over].min():.3e}"
+    assert not over.any(), (
+        f"{what}: off by {error[..., :r][over].max():.3e}, allowed {allowed[..., :r][over].min():.3e}"
+    )
     assert not np.isnan(dt.decode(got)).any()
     assert np.array_equal(bits(got[..., r:]), bits(before[..., r:])), f"{what}: the rest does not pass through"
 
@@ -66,11 +71,11 @@ def tables(c, r):
 
 
 def form(x, c):
-    return x.reshape((-1,) + x.shape[2:]) if c.packed else blhd(x, c.layout)
+    return x.reshape((-1, *x.shape[2:])) if c.packed else blhd(x, c.layout)
 
 
 def unform(x, c):
-    return x.reshape((c.batch, c.length) + x.shape[1:]) if c.packed else blhd(x, c.layout)
+    return x.reshape((c.batch, c.length, *x.shape[1:])) if c.packed else blhd(x, c.layout)
 
 
 def run(c):
@@ -92,7 +97,13 @@ def run(c):
     targets = given if c.inplace else [None if x is None else x.give() for x in outputs]
     how = {"inplace": True} if c.inplace else {"out": tuple(targets)}
     result = dlattn.rotary_embedding(
-        *given, c.table_dt.give(cos), c.table_dt.give(sin), positions=positions, interleaved=c.interleaved, layout=c.layout, **how
+        *given,
+        c.table_dt.give(cos),
+        c.table_dt.give(sin),
+        positions=positions,
+        interleaved=c.interleaved,
+        layout=c.layout,
+        **how,
     )
     for got, target, x, out, old in zip(result, targets, inputs, outputs, before, strict=True):
         assert got is target

@@ -1,9 +1,10 @@
 """Hypothesis strategies for attention calls."""
 
 import numpy as np
+from hypothesis import strategies as st
+
 from attention_case import INF, NAN, Case
 from harness import DTYPES, PLACEMENTS
-from hypothesis import strategies as st
 
 EDGES = [0, 1, 2, 7, 8, 15, 16, 17, 31, 32, 33, 63, 64, 65]
 MASKS = ["", "", "2b", "3b", "4b", "2f", "3f", "4f", "2b1", "3b1", "4b1", "3f1", "4f1"]

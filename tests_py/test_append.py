@@ -3,11 +3,12 @@
 import dlattn
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
 import reference
 from attention_case import blhd
 from harness import DTYPES, F32, PLACEMENTS, Placed, bits, rng
-from hypothesis import given
-from hypothesis import strategies as st
 from rotary_case import Rotary, check_rotated, tables
 
 dtypes = pytest.mark.parametrize("dt", DTYPES, ids=str)
@@ -21,15 +22,31 @@ def random_slots(r, tokens, capacity, index):
     return slots
 
 
-def run(dt, batch=2, length=5, kv_heads=2, dim=16, dim_v=8, page_size=4, num_pages=6, layout="blhd", packed=False, index=np.int64,
-        place="contiguous", place_cache="contiguous", flat=False):  # fmt: skip
-    r = rng("append", str(dt), batch, length, kv_heads, dim, dim_v, page_size, num_pages, layout, packed, place, place_cache)
+def run(
+    dt,
+    batch=2,
+    length=5,
+    kv_heads=2,
+    dim=16,
+    dim_v=8,
+    page_size=4,
+    num_pages=6,
+    layout="blhd",
+    packed=False,
+    index=np.int64,
+    place="contiguous",
+    place_cache="contiguous",
+    flat=False,
+):
+    r = rng(
+        "append", str(dt), batch, length, kv_heads, dim, dim_v, page_size, num_pages, layout, packed, place, place_cache
+    )
     slots = random_slots(r, batch * length, page_size * num_pages, index)
     placed, caches, wanted = [], [], []
     for d in (dim, dim_v):
         x = r.normal(size=(batch, length, kv_heads, d))
         x[r.random(x.shape) < 0.05] = np.nan  # bits are copied, whatever they are
-        x = x.reshape((-1,) + x.shape[2:]) if packed else blhd(x, layout)
+        x = x.reshape((-1, *x.shape[2:])) if packed else blhd(x, layout)
         placed.append(Placed(x.shape, dt, place, x))
         old = r.normal(size=blhd(np.empty((num_pages, page_size, kv_heads, d)), layout).shape)
         caches.append(Placed(old.shape, dt, place_cache, old))
@@ -40,7 +57,8 @@ def run(dt, batch=2, length=5, kv_heads=2, dim=16, dim_v=8, page_size=4, num_pag
     assert result is None
     for x, cache, want in zip(placed, caches, wanted, strict=True):
         assert np.array_equal(bits(blhd(cache.array, layout)), bits(want))
-        assert cache.intact() and x.unchanged()
+        assert cache.intact()
+        assert x.unchanged()
 
 
 @dtypes
@@ -61,10 +79,18 @@ def test_strides(dt, layout, placement):
 
 
 @given(
-    st.sampled_from(DTYPES), st.integers(0, 3), st.integers(0, 9), st.integers(1, 4), st.integers(1, 70), st.integers(1, 70),
-    st.sampled_from([1, 2, 3, 16, 17]), st.sampled_from(["blhd", "bhld"]), st.booleans(),
-    st.sampled_from(list(PLACEMENTS)), st.sampled_from(list(PLACEMENTS)),
-)  # fmt: skip
+    st.sampled_from(DTYPES),
+    st.integers(0, 3),
+    st.integers(0, 9),
+    st.integers(1, 4),
+    st.integers(1, 70),
+    st.integers(1, 70),
+    st.sampled_from([1, 2, 3, 16, 17]),
+    st.sampled_from(["blhd", "bhld"]),
+    st.booleans(),
+    st.sampled_from(list(PLACEMENTS)),
+    st.sampled_from(list(PLACEMENTS)),
+)
 def test_anything(dt, batch, length, kv_heads, dim, dim_v, page_size, layout, packed, place, place_cache):
     pages = -(-batch * length // page_size) + 1
     run(dt, batch, length, kv_heads, dim, dim_v, page_size, pages, layout, packed, place=place, place_cache=place_cache)
@@ -75,9 +101,9 @@ def test_empty_and_skipped(dt):
     run(dt, length=0)
     run(dt, batch=0, num_pages=0)
     k = Placed((3, 2, 8), dt, values=np.ones((3, 2, 8)))
-    cache = Placed((2, 4, 2, 8), dt)
-    dlattn.append_kv(k.give(), k.give(), cache.give(), cache.give(), np.full(3, -1, np.int32))
-    assert cache.unchanged()
+    caches = [Placed((2, 4, 2, 8), dt) for _ in range(2)]
+    dlattn.append_kv(k.give(), k.give(), *(x.give() for x in caches), np.full(3, -1, np.int32))
+    assert all(x.unchanged() for x in caches)
 
 
 def test_a_cache_filled_token_by_token_is_what_decode_reads():
@@ -100,14 +126,21 @@ def test_a_cache_filled_token_by_token_is_what_decode_reads():
 @pytest.mark.parametrize("with_positions", [False, True])
 @pytest.mark.parametrize("placement", ["contiguous", "packed", "reversed"])
 def test_rotary_append(dt, layout, interleaved, packed, with_positions, placement):
-    c = Rotary(dt=dt, batch=1 if packed and not with_positions else 2, interleaved=interleaved, layout=layout, packed=packed,
-               positions="tokens" if packed else "batch", rotary_dim=12)  # fmt: skip
+    c = Rotary(
+        dt=dt,
+        batch=1 if packed and not with_positions else 2,
+        interleaved=interleaved,
+        layout=layout,
+        packed=packed,
+        positions="tokens" if packed else "batch",
+        rotary_dim=12,
+    )
     if not with_positions:
         c.positions = ""
     r = rng("rotary append", c.key, placement)
     cos, sin, positions, rows = tables(c, r)
-    form = (lambda x: x.reshape((-1,) + x.shape[2:])) if packed else (lambda x: blhd(x, layout))
-    unform = (lambda x: x.reshape((c.batch, c.length) + x.shape[1:])) if packed else (lambda x: blhd(x, layout))
+    form = (lambda x: x.reshape((-1, *x.shape[2:]))) if packed else (lambda x: blhd(x, layout))
+    unform = (lambda x: x.reshape((c.batch, c.length, *x.shape[1:]))) if packed else (lambda x: blhd(x, layout))
     shapes = [(c.batch, c.length, n, d) for n, d in ((c.heads, c.dim), (c.kv_heads, c.dim), (c.kv_heads, 24))]
     values = [form(r.normal(size=s)) for s in shapes]
     q, k, v = (Placed(x.shape, dt, placement, x) for x in values)
@@ -119,21 +152,48 @@ def test_rotary_append(dt, layout, interleaved, packed, with_positions, placemen
     out = Placed(q.array.shape, dt, placement)
     target = out.give()
     result = dlattn.rotary_append_kv(
-        q.give(), k.give(), v.give(), cos, sin, positions, k_cache.give(), v_cache.give(), mapping,
-        interleaved=interleaved, layout=layout, out=target,
-    )  # fmt: skip
-    assert result is target and out.intact() and k_cache.intact() and v_cache.intact()
-    assert q.unchanged() and k.unchanged() and v.unchanged()
+        q.give(),
+        k.give(),
+        v.give(),
+        cos,
+        sin,
+        positions,
+        k_cache.give(),
+        v_cache.give(),
+        mapping,
+        interleaved=interleaved,
+        layout=layout,
+        out=target,
+    )
+    assert result is target
+    assert out.intact()
+    assert k_cache.intact()
+    assert v_cache.intact()
+    assert q.unchanged()
+    assert k.unchanged()
+    assert v.unchanged()
     check_rotated(unform(out.array), unform(q.array), *rows, interleaved, dt)
     # v is copied to the bit; k equals what rotary_embedding makes of it, to the bit
     tokens_v = unform(v.array).reshape(-1, c.kv_heads, 24)
-    assert np.array_equal(bits(blhd(v_cache.array, layout)), bits(reference.append(tokens_v, blhd(before[1], layout), slots)))
+    assert np.array_equal(
+        bits(blhd(v_cache.array, layout)), bits(reference.append(tokens_v, blhd(before[1], layout), slots))
+    )
     rotated = Placed(k.array.shape, dt)
-    dlattn.rotary_embedding(k.give(), None, cos, sin, positions=positions, interleaved=interleaved, layout=layout,
-                            out=(rotated.give(), None))  # fmt: skip
+    dlattn.rotary_embedding(
+        k.give(),
+        None,
+        cos,
+        sin,
+        positions=positions,
+        interleaved=interleaved,
+        layout=layout,
+        out=(rotated.give(), None),
+    )
     check_rotated(unform(rotated.array), unform(k.array), *rows, interleaved, dt)
     tokens_k = unform(rotated.array).reshape(-1, c.kv_heads, c.dim)
-    assert np.array_equal(bits(blhd(k_cache.array, layout)), bits(reference.append(tokens_k, blhd(before[0], layout), slots)))
+    assert np.array_equal(
+        bits(blhd(k_cache.array, layout)), bits(reference.append(tokens_k, blhd(before[0], layout), slots))
+    )
 
 
 def test_rotary_append_makes_a_new_q():
@@ -145,14 +205,18 @@ def test_rotary_append_makes_a_new_q():
     before = q.copy()
     got = dlattn.rotary_append_kv(q, k, v, cos, sin, positions, cache, cache.copy(), slots, interleaved=True)
     want, _ = dlattn.rotary_embedding(q, None, cos, sin, positions=positions, interleaved=True)
-    assert np.array_equal(got, want) and np.array_equal(q, before)
+    assert np.array_equal(got, want)
+    assert np.array_equal(q, before)
 
 
 def test_rotary_append_skips_tokens_with_slot_minus_one():
     """The query of a skipped token is rotated all the same."""
     x = Placed((2, 1, 4), F32, values=np.ones((2, 1, 4)))
-    cache = Placed((1, 4, 1, 4), F32)
+    caches = [Placed((1, 4, 1, 4), F32) for _ in range(2)]
     cos, sin = np.zeros((2, 2), np.float32), np.ones((2, 2), np.float32)
-    got = dlattn.rotary_append_kv(x.array, x.array, x.array, cos, sin, None, cache.array, cache.array, np.array([-1, -1], np.int32),
-                                  interleaved=True)  # fmt: skip
-    assert cache.unchanged() and np.array_equal(got, np.broadcast_to(np.array([-1, 1, -1, 1], np.float32), got.shape))
+    skip = np.array([-1, -1], np.int32)
+    got = dlattn.rotary_append_kv(
+        x.array, x.array, x.array, cos, sin, None, *(c.array for c in caches), skip, interleaved=True
+    )
+    assert all(c.unchanged() for c in caches)
+    assert np.array_equal(got, np.broadcast_to(np.array([-1, 1, -1, 1], np.float32), got.shape))

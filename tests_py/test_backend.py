@@ -8,11 +8,12 @@ import threading
 import timeit
 from pathlib import Path
 
-import device_array
 import dlattn
 import numpy as np
 import pytest
 from dlattn import ATTN_BACKEND, attn_backend, explain
+
+import device_array
 from harness import rng
 
 
@@ -89,7 +90,10 @@ def test_cpu_with_cuda_arrays():
     if dlattn.info()["cuda_compiled"]:
         pytest.skip("built with CUDA: a made-up device may not be touched")
     q, k, v = (device_array.DeviceArray(x, device=(device_array.CUDA, 0)) for x in arrays())
-    with attn_backend(ATTN_BACKEND.CPU), pytest.raises((ValueError, RuntimeError), match=r"(?i)attention: .*(cpu|cuda)"):
+    with (
+        attn_backend(ATTN_BACKEND.CPU),
+        pytest.raises((ValueError, RuntimeError), match=r"(?i)attention: .*(cpu|cuda)"),
+    ):
         dlattn.attention(q, k, v, out=q)
 
 
@@ -98,9 +102,18 @@ def test_cpu_with_cuda_arrays():
 
 def test_info():
     info = dlattn.info()
-    assert set(info) == {"version", "cuda_compiled", "cuda_families", "cuda_devices", "cpu_isas", "cpu_isa", "num_threads"}
+    assert set(info) == {
+        "version",
+        "cuda_compiled",
+        "cuda_families",
+        "cuda_devices",
+        "cpu_isas",
+        "cpu_isa",
+        "num_threads",
+    }
     assert info["version"] == dlattn.__version__
-    assert info["cpu_isas"][0] == "baseline" and info["cpu_isa"] in info["cpu_isas"]
+    assert info["cpu_isas"][0] == "baseline"
+    assert info["cpu_isa"] in info["cpu_isas"]
     assert info["num_threads"] == dlattn.get_num_threads() >= 1
     assert info["cuda_compiled"] or info["cuda_families"] == []
 
@@ -110,14 +123,21 @@ def test_explain_names_a_kernel_and_runs_nothing():
     out = np.full_like(q, 7)
     for op in ("attention", "attn_prefill", "attn_decode", dlattn.attention):
         e = explain(op, q, k, v, out=out, is_causal=True)
-        assert e.supported and e.backend == "cpu" and e.kernel and e.reason
+        assert e.supported
+        assert e.backend == "cpu"
+        assert e.kernel
+        assert e.reason
     assert (out == 7).all()
     assert dlattn.info()["cpu_isa"] in e.kernel
 
 
 def test_explain_of_every_operation():
     q, k, v = arrays()
-    cache, table, lens = np.full((5, 4, 2, 16), 7, np.float32), np.array([[0, 1, 2]] * 2, np.int32), np.array([9, 9], np.int32)
+    cache, table, lens = (
+        np.full((5, 4, 2, 16), 7, np.float32),
+        np.array([[0, 1, 2]] * 2, np.int32),
+        np.array([9, 9], np.int32),
+    )
     cu_q, cu_k = np.array([0, 3, 6], np.int32), np.array([0, 9, 18], np.int32)
     cos, slots = np.ones((9, 8), np.float32), np.arange(18, dtype=np.int32).reshape(2, 9)
     packed_q, packed_k = q.reshape(6, 4, 16), k.reshape(18, 2, 16)
@@ -133,7 +153,9 @@ def test_explain_of_every_operation():
     }
     for name, (args, keywords) in calls.items():
         e = explain(name, *args, **keywords)
-        assert e.supported and e.backend == "cpu" and e.kernel, name
+        assert e.supported, name
+        assert e.backend == "cpu", name
+        assert e.kernel, name
         assert explain(getattr(dlattn, name), *args, **keywords) == e
     assert (cache == 7).all()
 
@@ -152,7 +174,10 @@ def test_explain_of_cuda_arrays_without_cuda():
         pytest.skip("built with CUDA")
     q, k, v = (device_array.DeviceArray(x, device=(device_array.CUDA, 0)) for x in arrays())
     e = explain("attention", q, k, v, out=q)
-    assert not e.supported and e.backend == "cuda" and e.kernel == "" and "CUDA" in e.reason
+    assert not e.supported
+    assert e.backend == "cuda"
+    assert e.kernel == ""
+    assert "CUDA" in e.reason
 
 
 # ---- threads, vector units, processes
@@ -160,8 +185,13 @@ def test_explain_of_cuda_arrays_without_cuda():
 
 def python(code, **environment):
     return subprocess.run(
-        [sys.executable, "-c", code], cwd=Path(__file__).parent, env={**os.environ, **environment}, capture_output=True, text=True, timeout=120
-    )  # fmt: skip
+        [sys.executable, "-c", code],
+        cwd=Path(__file__).parent,
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
 
 
 SELF_CHECK = """
@@ -190,8 +220,13 @@ def test_every_level_of_vector_units(isa):
 
 
 def test_unknown_vector_units_are_refused():
-    result = python("import numpy as np, dlattn; q = np.ones((1, 1, 1, 8), np.float32); dlattn.attention(q, q, q)", DLATTN_CPU_ISA="mmx")
-    assert result.returncode != 0 and "DLATTN_CPU_ISA" in result.stderr and "mmx" in result.stderr
+    result = python(
+        "import numpy as np, dlattn; q = np.ones((1, 1, 1, 8), np.float32); dlattn.attention(q, q, q)",
+        DLATTN_CPU_ISA="mmx",
+    )
+    assert result.returncode != 0
+    assert "DLATTN_CPU_ISA" in result.stderr
+    assert "mmx" in result.stderr
 
 
 @pytest.mark.parametrize("threads", ["1", "2", "5"])

@@ -12,7 +12,9 @@ INF = math.inf
 
 def tensors(len_q=5, len_k=9, dim=16, dim_v=12, dtype=torch.float32, seed=3):
     g = torch.Generator().manual_seed(seed)
-    return [torch.randn(s, generator=g).to(dtype) for s in [(2, len_q, 4, dim), (2, len_k, 2, dim), (2, len_k, 2, dim_v)]]
+    return [
+        torch.randn(s, generator=g).to(dtype) for s in [(2, len_q, 4, dim), (2, len_k, 2, dim), (2, len_k, 2, dim_v)]
+    ]
 
 
 def random_mask(shape, floating, seed=4):
@@ -37,10 +39,17 @@ OPTIONS = {
     "mask-4f": {"mask": random_mask((2, 4, 5, 9), True)},
     "mask-4f1": {"mask": random_mask((1, 1, 5, 9), True)},
     "lengths": {"seqlens_k": torch.tensor([4, 0])},
-    "all": {"is_causal": True, "window": (4, -1), "scale": 0.5, "softcap": 3.0, "sinks": torch.tensor([0.5, -1.0, 2.0, 0.0]),
-            "alibi_slopes": torch.arange(8.0).reshape(2, 4) / 10, "mask": random_mask((2, 4, 5, 9), True),
-            "seqlens_k": torch.tensor([7, 3], dtype=torch.int32)},
-}  # fmt: skip
+    "all": {
+        "is_causal": True,
+        "window": (4, -1),
+        "scale": 0.5,
+        "softcap": 3.0,
+        "sinks": torch.tensor([0.5, -1.0, 2.0, 0.0]),
+        "alibi_slopes": torch.arange(8.0).reshape(2, 4) / 10,
+        "mask": random_mask((2, 4, 5, 9), True),
+        "seqlens_k": torch.tensor([7, 3], dtype=torch.int32),
+    },
+}
 options = pytest.mark.parametrize("name", OPTIONS)
 TOLERANCE = {torch.float32: 2e-6, torch.float16: 2e-3, torch.bfloat16: 2e-2}
 
@@ -55,7 +64,8 @@ def both(function, *args, **keywords):
 
 def assert_close(cpu, other, dtype=torch.float32):
     for a, b in zip(cpu, other, strict=True):
-        assert a.dtype == b.dtype and a.shape == b.shape
+        assert a.dtype == b.dtype
+        assert a.shape == b.shape
         assert torch.equal(torch.isinf(a), torch.isinf(b))
         torch.testing.assert_close(b, a, rtol=TOLERANCE[dtype], atol=TOLERANCE[dtype], equal_nan=True)
 
@@ -83,11 +93,14 @@ def test_ragged_and_paged(name):
     for backend, out in zip((ATTN_BACKEND.CPU, ATTN_BACKEND.TORCH), outs, strict=True):
         with attn_backend(backend):
             got = dlattn.attn_varlen(q, k, v, cu_q, cu_k, out=out, return_lse=True, **chosen)
-        assert got[0] is out[0] and got[1] is out[1]
+        assert got[0] is out[0]
+        assert got[1] is out[1]
     assert_close(*outs)
     cache_k, cache_v = k[:18].reshape(6, 3, 2, 16), v[:18].reshape(6, 3, 2, 12)
     table, lens = torch.tensor([[5, 0, 2], [1, 3, 999]], dtype=torch.int32), torch.tensor([9, 5], dtype=torch.int32)
-    assert_close(*both(dlattn.attn_paged_decode, q.view(2, 5, 4, 16), cache_k, cache_v, table, lens, return_lse=True, **chosen))
+    assert_close(
+        *both(dlattn.attn_paged_decode, q.view(2, 5, 4, 16), cache_k, cache_v, table, lens, return_lse=True, **chosen)
+    )
     cu_q = torch.tensor([0, 5, 10])
     assert_close(*both(dlattn.attn_paged_prefill, q, cache_k, cache_v, table, lens, cu_q, return_lse=True, **chosen))
     swapped = [x.transpose(1, 2) for x in (q.view(2, 5, 4, 16), cache_k, cache_v)]
@@ -117,7 +130,9 @@ def test_rotary_append_and_merge(interleaved, layout):
             dlattn.append_kv(k, v, *cache, slots)
     assert_close(*caches)
     with attn_backend(ATTN_BACKEND.CPU):
-        parts = [dlattn.attention(q, k[:, s], v[:, s], return_lse=True) for s in (slice(0, 4), slice(4, 9), slice(0, 0))]
+        parts = [
+            dlattn.attention(q, k[:, s], v[:, s], return_lse=True) for s in (slice(0, 4), slice(4, 9), slice(0, 0))
+        ]
     assert_close(*both(dlattn.merge_attention_states, [p[0] for p in parts], [p[1] for p in parts]))
 
 
@@ -142,9 +157,11 @@ def test_out():
     out, lse = torch.zeros(2, 5, 4, 12), torch.zeros(2, 4, 5)
     with attn_backend(ATTN_BACKEND.TORCH):
         got = dlattn.attention(q, k, v, out=(out, lse), return_lse=True)
-        assert got[0] is out and got[1] is lse
+        assert got[0] is out
+        assert got[1] is lse
         want = dlattn.attention(q, k, v, return_lse=True)
-    assert torch.equal(out, want[0]) and torch.equal(lse, want[1])
+    assert torch.equal(out, want[0])
+    assert torch.equal(lse, want[1])
 
 
 def test_mistakes_are_told_like_everywhere():
@@ -161,7 +178,19 @@ def test_mistakes_are_told_like_everywhere():
         assert dlattn.explain("attention", q, k, v).backend == "torch"
 
 
-def eager(q, k, v, is_causal=False, window=(-1, -1), scale=None, softcap=0.0, sinks=None, alibi_slopes=None, mask=None, seqlens_k=None):
+def eager(
+    q,
+    k,
+    v,
+    is_causal=False,
+    window=(-1, -1),
+    scale=None,
+    softcap=0.0,
+    sinks=None,
+    alibi_slopes=None,
+    mask=None,
+    seqlens_k=None,
+):
     """Attention in a few float64 operations that autograd knows."""
     len_q, len_k = q.shape[1], k.shape[1]
     k, v = (x.repeat_interleave(q.shape[2] // k.shape[2], 2) for x in (k, v))

@@ -5,6 +5,7 @@ import math
 import dlattn
 import numpy as np
 import pytest
+
 import reference
 from calls import attend, paged, ramp
 from harness import BF16, DTYPES, F16, F32, Placed, bits, check_lse, check_out, oracle, rng
@@ -19,13 +20,16 @@ INF = math.inf
 def test_br_01_causal_with_more_queries_than_keys(function):
     k = rng("BR-01").normal(size=(1, 2, 1, 64))
     out, lse = attend(F16, np.zeros((1, 5, 1, 64)), k, ramp(2, dim=64, first=1), function=function, is_causal=True)
-    assert out[0, :, 0, 0].tolist() == [0, 0, 0, 1, 1.5] and (out == out[..., :1]).all()
+    assert out[0, :, 0, 0].tolist() == [0, 0, 0, 1, 1.5]
+    assert (out == out[..., :1]).all()
     np.testing.assert_allclose(lse[0, 0], [-INF, -INF, -INF, 0, math.log(2)], rtol=1e-6)
 
 
 @functions
 def test_br_02_two_backends_of_one_runtime_align_causal_differently(function):
-    out, _ = attend(F32, np.zeros((1, 1, 2, 64)), np.ones((1, 7, 2, 64)), ramp(7, 2, 64), function=function, is_causal=True)
+    out, _ = attend(
+        F32, np.zeros((1, 1, 2, 64)), np.ones((1, 7, 2, 64)), ramp(7, 2, 64), function=function, is_causal=True
+    )
     np.testing.assert_allclose(out, 3.0, rtol=1e-6)
 
 
@@ -51,7 +55,8 @@ def test_br_04_bool_mask_with_all_false_rows(function, dt, is_causal):
     else:
         assert (out[0, :4] == 1.5).all()
         np.testing.assert_allclose(lse[0, 0, :4], math.log(4), rtol=1e-6)
-    assert (out[0, 4:] == 0).all() and np.isneginf(lse[0, 0, 4:]).all()
+    assert (out[0, 4:] == 0).all()
+    assert np.isneginf(lse[0, 0, 4:]).all()
 
 
 @functions
@@ -71,7 +76,9 @@ def test_br_05_nan_stored_in_a_masked_out_key(function):
 @functions
 def test_br_11_bool_mask_with_holes_taken_as_a_length(function):
     mask = np.array([[True, False, True, True, False, True]])
-    out, lse = attend(F32, np.zeros((1, 1, 1, 64)), np.ones((1, 6, 1, 64)), ramp(6, dim=64), function=function, mask=mask)
+    out, lse = attend(
+        F32, np.zeros((1, 1, 1, 64)), np.ones((1, 6, 1, 64)), ramp(6, dim=64), function=function, mask=mask
+    )
     assert (out == 2.5).all()
     np.testing.assert_allclose(lse, math.log(4), rtol=1e-6)
 
@@ -133,7 +140,7 @@ def test_br_22_mask_rows_at_odd_addresses(shape, form):
     if form == "contiguous":
         mask = values
     elif form == "wide":
-        mask = np.ones(shape[:2] + (80,), bool)[:, :, : shape[2]]
+        mask = np.ones((*shape[:2], 80), bool)[:, :, : shape[2]]
     else:
         mask = np.empty(values.size + 1, bool)[1:].reshape(shape)
     mask[...] = values
@@ -149,23 +156,36 @@ def test_br_22_mask_rows_at_odd_addresses(shape, form):
 
 
 @pytest.mark.parametrize("kind", ["bool", "float32", "float16", "bfloat16"])
-@pytest.mark.parametrize("form", ["steps", "transposed", "negative", "expanded batch", "expanded rows", "expanded columns"])
+@pytest.mark.parametrize(
+    "form", ["steps", "transposed", "negative", "expanded batch", "expanded rows", "expanded columns"]
+)
 def test_br_23_mask_assumed_contiguous(kind, form):
     r = rng("BR-23", kind, form)
-    shape = {"steps": (3, 40, 210), "transposed": (3, 70, 20), "expanded batch": (1, 20, 70), "expanded rows": (3, 1, 70),
-             "expanded columns": (3, 20, 1)}.get(form, (3, 20, 70))  # fmt: skip
+    shape = {
+        "steps": (3, 40, 210),
+        "transposed": (3, 70, 20),
+        "expanded batch": (1, 20, 70),
+        "expanded rows": (3, 1, 70),
+        "expanded columns": (3, 20, 1),
+    }.get(form, (3, 20, 70))
     keep = r.random(shape) < 0.6
     dt = {"float32": F32, "float16": F16, "bfloat16": BF16}.get(kind)
     stored = keep if dt is None else dt.encode(np.where(keep, r.normal(size=shape), -np.inf))
     view = {
-        "steps": lambda m: m[:, ::2, ::3], "transposed": lambda m: m.transpose(0, 2, 1), "negative": lambda m: m[::-1, ::-1, ::-1],
-    }.get(form, lambda m: np.broadcast_to(m, (3, 20, 70)))(stored)  # fmt: skip
+        "steps": lambda m: m[:, ::2, ::3],
+        "transposed": lambda m: m.transpose(0, 2, 1),
+        "negative": lambda m: m[::-1, ::-1, ::-1],
+    }.get(form, lambda m: np.broadcast_to(m, (3, 20, 70)))(stored)
     give = (lambda m: m) if dt is None else dt.give
     q, k, v = (r.normal(size=(3, n, 2, 16)).astype(np.float32) for n in (20, 70, 70))
     got = dlattn.attention(q, k, v, mask=give(view))
     assert np.array_equal(bits(got), bits(dlattn.attention(q, k, v, mask=give(view.copy()))))
-    exact, eager = oracle(reference.attention, F32, *(x.astype(np.float64) for x in (q, k, v)),
-                          mask=view if dt is None else dt.decode(view))  # fmt: skip
+    exact, eager = oracle(
+        reference.attention,
+        F32,
+        *(x.astype(np.float64) for x in (q, k, v)),
+        mask=view if dt is None else dt.decode(view),
+    )
     check_out(got.astype(np.float64), exact, eager, F32)
 
 
@@ -182,7 +202,8 @@ def test_br_25_bf16_with_a_block_diagonal_mask():
         exact, eager = oracle(reference.attention, BF16, *part)
         check_out(out[:, a:b], exact, eager, BF16)
         check_lse(lse[:, :, a:b].astype(np.float32), exact.lse, BF16)
-    assert (out[:, 384:543] == 0).all() and np.isneginf(lse[:, :, 384:543]).all()
+    assert (out[:, 384:543] == 0).all()
+    assert np.isneginf(lse[:, :, 384:543]).all()
 
 
 def test_br_19_mask_as_a_transposed_view_with_every_mix_of_transposed_operands():
@@ -196,4 +217,5 @@ def test_br_19_mask_as_a_transposed_view_with_every_mix_of_transposed_operands()
     for choice in range(8):
         placed = [Placed(a.shape, BF16, "swapped" if choice >> i & 1 else "contiguous", a) for i, a in enumerate(x)]
         out, lse = attend(BF16, *placed, mask=view)
-        assert np.array_equal(out, want) and np.array_equal(lse, want_lse), f"mix {choice:03b}"
+        assert np.array_equal(out, want), f"mix {choice:03b}"
+        assert np.array_equal(lse, want_lse), f"mix {choice:03b}"

@@ -1,8 +1,9 @@
-"""Errors that are not about one argument alone: heads, head_dim, rotary tables, merges, in-place; and what the text says."""
+"""Errors that are not about one argument alone: heads, head_dim, rotary tables, merges; and what the text says."""
 
 import dlattn
 import numpy as np
 import pytest
+
 from test_errors import CANARY, canary, dense, int32, merge, ones, paged, refuse, rotary, rotary_append
 
 
@@ -15,16 +16,28 @@ def test_the_text_says_what_was_got_what_was_expected_and_why():
     assert refuse("attn_decode", base, "v") == "attn_decode: v.seqlen_k is 6, expected 5 (= k.seqlen_k)"
 
 
-@pytest.mark.parametrize("heads, kv_heads", [(4, 3), (3, 4), (5, 2), (4, 0)])
+@pytest.mark.parametrize(("heads", "kv_heads"), [(4, 3), (3, 4), (5, 2), (4, 0)])
 def test_heads_that_do_not_divide(heads, kv_heads):
-    base = dense() | {"q": ones(2, 3, heads, 8), "k": ones(2, 5, kv_heads, 8), "v": ones(2, 5, kv_heads, 6), "sinks": ones(heads),
-                      "alibi_slopes": ones(heads), "out": canary(2, 3, heads, 6), "lse": canary(2, heads, 3)}  # fmt: skip
+    base = dense() | {
+        "q": ones(2, 3, heads, 8),
+        "k": ones(2, 5, kv_heads, 8),
+        "v": ones(2, 5, kv_heads, 6),
+        "sinks": ones(heads),
+        "alibi_slopes": ones(heads),
+        "out": canary(2, 3, heads, 6),
+        "lse": canary(2, heads, 3),
+    }
     refuse("attention", base, "num_heads|num_kv_heads|q|k")
 
 
-@pytest.mark.parametrize("dim, dim_v", [(257, 8), (512, 8), (8, 257), (0, 8), (8, 0)])
+@pytest.mark.parametrize(("dim", "dim_v"), [(257, 8), (512, 8), (8, 257), (0, 8), (8, 0)])
 def test_head_dim_outside_1_to_256(dim, dim_v):
-    base = dense() | {"q": ones(2, 3, 4, dim), "k": ones(2, 5, 2, dim), "v": ones(2, 5, 2, dim_v), "out": canary(2, 3, 4, dim_v)}
+    base = dense() | {
+        "q": ones(2, 3, 4, dim),
+        "k": ones(2, 5, 2, dim),
+        "v": ones(2, 5, 2, dim_v),
+        "out": canary(2, 3, 4, dim_v),
+    }
     refuse("attention", base, "head_dim|head_dim_v", error=(ValueError, NotImplementedError), contains="256")
 
 
@@ -75,7 +88,8 @@ def test_rotary_inplace_on_a_read_only_array(which):
     before = base["q"].copy(), base["k"].copy()
     with pytest.raises(ValueError, match=rf"rotary_embedding: {which} is read-only"):
         dlattn.rotary_embedding(**base, inplace=True)
-    assert np.array_equal(base["q"], before[0]) and np.array_equal(base["k"], before[1])
+    assert np.array_equal(base["q"], before[0])
+    assert np.array_equal(base["k"], before[1])
 
 
 def test_rotary_out_shifted_against_its_input():
@@ -108,8 +122,12 @@ def test_apply_rotary_emb():
 
 
 def test_append_caches_of_other_shapes():
-    for change in ({"k_cache": canary(5, 4, 3, 8)}, {"v_cache": canary(5, 4, 2, 7)}, {"v_cache": canary(6, 4, 2, 6)},
-                   {"k_cache": canary(5, 4, 2, 9)}):  # fmt: skip
+    for change in (
+        {"k_cache": canary(5, 4, 3, 8)},
+        {"v_cache": canary(5, 4, 2, 7)},
+        {"v_cache": canary(6, 4, 2, 6)},
+        {"k_cache": canary(5, 4, 2, 9)},
+    ):
         refuse("rotary_append_kv", rotary_append() | change, "k_cache|v_cache|k|v")
 
 
@@ -152,7 +170,9 @@ def test_merge_output_that_overlaps_a_state_without_being_it():
     assert np.array_equal(buffer, before)
 
 
-@pytest.mark.parametrize("out", [(1, 2), (canary(2, 3, 4, 6),), (canary(2, 3, 4, 6), canary(2, 4, 3), canary(2, 4, 3)), "out", []])
+@pytest.mark.parametrize(
+    "out", [(1, 2), (canary(2, 3, 4, 6),), (canary(2, 3, 4, 6), canary(2, 4, 3), canary(2, 4, 3)), "out", []]
+)
 def test_out_of_a_wrong_form(out):
     q, k = ones(2, 3, 4, 8), ones(2, 5, 2, 8)
     with pytest.raises((TypeError, ValueError), match="attention: out"):

@@ -27,18 +27,26 @@ def direct(*given, **options):
 def test_dtypes_and_results(dtype):
     q, k, v = tensors(dtype)
     out, lse = dlattn.attention(q, k, v, return_lse=True)
-    assert type(out) is torch.Tensor and out.dtype == dtype and out.device == q.device and out.shape == q.shape
-    assert lse.dtype == torch.float32 and lse.shape == (2, 4, 6) and not out.requires_grad
+    assert type(out) is torch.Tensor
+    assert out.dtype == dtype
+    assert out.device == q.device
+    assert out.shape == q.shape
+    assert lse.dtype == torch.float32
+    assert lse.shape == (2, 4, 6)
+    assert not out.requires_grad
     want = torch.nn.functional.scaled_dot_product_attention(
         *(x.double().transpose(1, 2) for x in (q, k, v)), enable_gqa=True
     ).transpose(1, 2)
     tolerance = {torch.float32: 1e-5, torch.float16: 2e-3, torch.bfloat16: 2e-2}[dtype]
     torch.testing.assert_close(out.double(), want, rtol=tolerance, atol=tolerance)
     mine = torch.full_like(q, torch.nan)
-    assert dlattn.attention(q, k, v, out=mine) is mine and torch.equal(mine, out)
+    assert dlattn.attention(q, k, v, out=mine) is mine
+    assert torch.equal(mine, out)
     mine_lse = torch.full_like(lse, torch.nan)
     given = dlattn.attention(q, k, v, out=(mine, mine_lse), return_lse=True)
-    assert given[0] is mine and given[1] is mine_lse and torch.equal(mine_lse, lse)
+    assert given[0] is mine
+    assert given[1] is mine_lse
+    assert torch.equal(mine_lse, lse)
 
 
 def test_views_with_offsets_and_strides():
@@ -63,7 +71,9 @@ def test_expanded_inputs_and_outputs():
         dlattn.attention(q, k, v, out=torch.zeros(1, 6, 4, 16).expand(2, -1, -1, -1))
 
 
-@pytest.mark.parametrize("name", ["float64", "complex64", "int32", "uint16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "bool"])
+@pytest.mark.parametrize(
+    "name", ["float64", "complex64", "int32", "uint16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "bool"]
+)
 def test_dtypes_that_are_refused(name):
     q, k, v = tensors()
     with pytest.raises(ValueError, match=r"attention: k\b.*dtype"):
@@ -114,7 +124,12 @@ def test_tensors_without_memory():
     q, k, v = tensors()
     with FakeTensorMode() as mode:
         fake = mode.from_tensor(k)
-    for bad in (fake, torch.empty(k.shape, device="meta"), k.to_sparse(), torch.nn.Parameter(torch.empty(k.shape, device="meta"), False)):
+    for bad in (
+        fake,
+        torch.empty(k.shape, device="meta"),
+        k.to_sparse(),
+        torch.nn.Parameter(torch.empty(k.shape, device="meta"), False),
+    ):
         with pytest.raises(ValueError, match=r"attention: k\b"):
             dlattn.attention(q, bad, v)
 
@@ -123,9 +138,11 @@ def test_mixed_frameworks_give_the_framework_of_q():
     q, k, v = tensors()
     want = dlattn.attention(q, k, v)
     got = dlattn.attention(q, k.numpy(), v)
-    assert type(got) is torch.Tensor and torch.equal(got, want)
+    assert type(got) is torch.Tensor
+    assert torch.equal(got, want)
     got = dlattn.attention(q.numpy(), k, v)
-    assert type(got) is np.ndarray and np.array_equal(got, want.numpy())
+    assert type(got) is np.ndarray
+    assert np.array_equal(got, want.numpy())
 
 
 def test_every_function_takes_tensors():
@@ -141,10 +158,13 @@ def test_every_function_takes_tensors():
     paged = dlattn.attn_paged_prefill(q.flatten(0, 1), cache_k, cache_v, table, lens, cu_q)
     torch.testing.assert_close(paged.view(q.shape), dlattn.attention(q, k, v))
     cos, sin = torch.randn(9, 8), torch.randn(9, 8)
-    q2, k2 = dlattn.rotary_embedding(q, k, cos, sin, interleaved=True)
-    assert type(q2) is torch.Tensor and torch.equal(dlattn.apply_rotary_emb(q, (cos[:6], sin[:6])), q2)
+    q2, _ = dlattn.rotary_embedding(q, k[:, :6], cos, sin, interleaved=True)
+    _, k2 = dlattn.rotary_embedding(k, k, cos, sin, interleaved=True)
+    assert type(q2) is torch.Tensor
+    assert torch.equal(dlattn.apply_rotary_emb(q, (cos[:6], sin[:6])), q2)
     k3 = k.clone()
-    assert dlattn.rotary_embedding(k3, None, cos, sin, interleaved=True, inplace=True)[0] is k3 and torch.equal(k3, k2)
+    assert dlattn.rotary_embedding(k3, None, cos, sin, interleaved=True, inplace=True)[0] is k3
+    assert torch.equal(k3, k2)
     a, b = (dlattn.attention(q, k[:, s], v[:, s], return_lse=True) for s in (slice(0, 4), slice(4, 9)))
     merged, lse = dlattn.merge_attention_states([a[0], b[0]], [a[1], b[1]])
     torch.testing.assert_close(merged, dlattn.attention(q, k, v))
@@ -165,10 +185,12 @@ int main() {
   SIZE(DLPackExchangeAPIHeader, d::ExchangeHeader) SIZE(DLPackExchangeAPI, d::ExchangeApi)
   FIELD(DLPackVersion, minor, d::Version, minor) FIELD(DLDevice, device_id, d::DeviceId, index)
   FIELD(DLDataType, bits, d::DataType, bits) FIELD(DLDataType, lanes, d::DataType, lanes)
-  FIELD(DLTensor, data, d::Tensor, data) FIELD(DLTensor, device, d::Tensor, device) FIELD(DLTensor, ndim, d::Tensor, ndim)
+  FIELD(DLTensor, data, d::Tensor, data) FIELD(DLTensor, device, d::Tensor, device)
+  FIELD(DLTensor, ndim, d::Tensor, ndim)
   FIELD(DLTensor, dtype, d::Tensor, dtype) FIELD(DLTensor, shape, d::Tensor, shape)
   FIELD(DLTensor, strides, d::Tensor, strides) FIELD(DLTensor, byte_offset, d::Tensor, byte_offset)
-  FIELD(DLManagedTensor, dl_tensor, d::ManagedTensor, tensor) FIELD(DLManagedTensor, manager_ctx, d::ManagedTensor, context)
+  FIELD(DLManagedTensor, dl_tensor, d::ManagedTensor, tensor)
+  FIELD(DLManagedTensor, manager_ctx, d::ManagedTensor, context)
   FIELD(DLManagedTensor, deleter, d::ManagedTensor, deleter)
   FIELD(DLManagedTensorVersioned, version, d::ManagedTensorVersioned, version)
   FIELD(DLManagedTensorVersioned, manager_ctx, d::ManagedTensorVersioned, context)
@@ -181,7 +203,8 @@ int main() {
   FIELD(DLPackExchangeAPI, managed_tensor_to_py_object_no_sync, d::ExchangeApi, object_from_managed)
   FIELD(DLPackExchangeAPI, dltensor_from_py_object_no_sync, d::ExchangeApi, tensor_from_object)
   FIELD(DLPackExchangeAPI, current_work_stream, d::ExchangeApi, current_stream)
-  VALUE(kDLCPU, d::kCPU) VALUE(kDLCUDA, d::kCUDA) VALUE(kDLCUDAHost, d::kCUDAHost) VALUE(kDLCUDAManaged, d::kCUDAManaged)
+  VALUE(kDLCPU, d::kCPU) VALUE(kDLCUDA, d::kCUDA) VALUE(kDLCUDAHost, d::kCUDAHost)
+  VALUE(kDLCUDAManaged, d::kCUDAManaged)
   VALUE(kDLInt, d::kInt) VALUE(kDLUInt, d::kUInt) VALUE(kDLFloat, d::kFloat) VALUE(kDLBfloat, d::kBfloat)
   VALUE(kDLComplex, d::kComplex) VALUE(kDLBool, d::kBool) VALUE(DLPACK_FLAG_BITMASK_READ_ONLY, d::kFlagReadOnly)
   VALUE(DLPACK_MAJOR_VERSION, d::kMajor)

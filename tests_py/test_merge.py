@@ -3,17 +3,30 @@
 import dlattn
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
 import reference
 from attention_case import blhd
 from harness import DTYPES, F32, PLACEMENTS, Placed, bits, check_lse, check_out, rng
-from hypothesis import given
-from hypothesis import strategies as st
 
 dtypes = pytest.mark.parametrize("dt", DTYPES, ids=str)
 
 
-def run(dt, count=3, batch=2, length=5, heads=3, dim=8, layout="blhd", packed=False, place="contiguous", place_out="contiguous",
-        empty=0.2, spread=3.0):  # fmt: skip
+def run(
+    dt,
+    count=3,
+    batch=2,
+    length=5,
+    heads=3,
+    dim=8,
+    layout="blhd",
+    packed=False,
+    place="contiguous",
+    place_out="contiguous",
+    empty=0.2,
+    spread=3.0,
+):
     """Random states, some rows of some states empty and full of NaN."""
     r = rng("merge", str(dt), count, batch, length, heads, dim, layout, packed, place, place_out, empty, spread)
     lses = (r.normal(size=(count, batch, heads, length)) * spread).astype(np.float32)
@@ -29,8 +42,11 @@ def run(dt, count=3, batch=2, length=5, heads=3, dim=8, layout="blhd", packed=Fa
     result = dlattn.merge_attention_states(
         [x.give() for x in given_outs], [x.array for x in given_lses], layout=layout, out=(target, lse.array)
     )
-    assert result[0] is target and result[1] is lse.array
-    assert out.intact() and lse.intact() and all(x.unchanged() for x in given_outs + given_lses)
+    assert result[0] is target
+    assert result[1] is lse.array
+    assert out.intact()
+    assert lse.intact()
+    assert all(x.unchanged() for x in given_outs + given_lses)
     rounded = reference.Result(dt.round(exact.out), exact.lse)
     got = out.values()[None] if packed else blhd(out.values(), layout)
     check_out(got, exact, [rounded], dt)
@@ -55,8 +71,17 @@ def test_strides(dt, placement):
         run(dt, layout=layout, place=placement)
 
 
-@given(st.sampled_from(DTYPES), st.integers(1, 5), st.integers(0, 3), st.integers(0, 20), st.integers(1, 5), st.integers(1, 256),
-       st.sampled_from(["blhd", "bhld"]), st.sampled_from([0.0, 0.3, 1.0]), st.sampled_from([0.0, 3.0, 100.0]))  # fmt: skip
+@given(
+    st.sampled_from(DTYPES),
+    st.integers(1, 5),
+    st.integers(0, 3),
+    st.integers(0, 20),
+    st.integers(1, 5),
+    st.integers(1, 256),
+    st.sampled_from(["blhd", "bhld"]),
+    st.sampled_from([0.0, 0.3, 1.0]),
+    st.sampled_from([0.0, 3.0, 100.0]),
+)
 def test_anything(dt, count, batch, length, heads, dim, layout, empty, spread):
     run(dt, count, batch, length, heads, dim, layout, empty=empty, spread=spread)
 
@@ -69,7 +94,9 @@ def test_parts_of_an_attention_make_the_whole(dt):
     outs, lses = [], []
     for keys in (slice(0, 0), slice(0, 13), slice(13, 64), slice(64, 90)):
         out, lse = Placed((2, 3, 4, 8), dt), Placed((2, 4, 3), F32)
-        dlattn.attention(dt.give(q), dt.give(k[:, keys]), dt.give(v[:, keys]), out=(out.give(), lse.array), return_lse=True)
+        dlattn.attention(
+            dt.give(q), dt.give(k[:, keys]), dt.give(v[:, keys]), out=(out.give(), lse.array), return_lse=True
+        )
         outs.append(out.give())
         lses.append(lse.array)
     out, lse = Placed((2, 3, 4, 8), dt), Placed((2, 4, 3), F32)
@@ -84,7 +111,9 @@ def test_stacked_arrays_and_new_outputs():
     lses = r.normal(size=(3, 2, 4, 5)).astype(np.float32)
     stacked = dlattn.merge_attention_states(outs, lses)
     listed = dlattn.merge_attention_states(list(outs), tuple(lses))
-    assert stacked[0].shape == (2, 5, 4, 8) and stacked[1].shape == (2, 4, 5) and stacked[1].dtype == np.float32
+    assert stacked[0].shape == (2, 5, 4, 8)
+    assert stacked[1].shape == (2, 4, 5)
+    assert stacked[1].dtype == np.float32
     assert all(np.array_equal(a, b) for a, b in zip(stacked, listed, strict=True))
 
 
@@ -93,17 +122,21 @@ def test_the_first_state_may_be_the_output():
     outs, lses = r.normal(size=(2, 1, 5, 4, 8)).astype(np.float32), r.normal(size=(2, 1, 4, 5)).astype(np.float32)
     want = dlattn.merge_attention_states(outs, lses)
     got = dlattn.merge_attention_states(outs, lses, out=(outs[0], lses[0]))
-    assert np.array_equal(outs[0], want[0]) and np.array_equal(got[1], want[1])
+    assert np.array_equal(outs[0], want[0])
+    assert np.array_equal(got[1], want[1])
 
 
 def test_visible_nan_propagates():
     outs, lses = np.ones((2, 1, 2, 1, 4), np.float32), np.zeros((2, 1, 1, 2), np.float32)
     outs[1, 0, 1, 0, 2] = np.nan
     out, lse = dlattn.merge_attention_states(outs, lses)
-    assert np.argwhere(np.isnan(out)).tolist() == [[0, 1, 0, 2]] and np.isfinite(lse).all()
+    assert np.argwhere(np.isnan(out)).tolist() == [[0, 1, 0, 2]]
+    assert np.isfinite(lse).all()
     lses[0, 0, 0, 0] = np.nan
     out, lse = dlattn.merge_attention_states(outs, lses)
-    assert np.isnan(out[0, 0]).all() and np.isnan(lse[0, 0, 0]) and np.isfinite(lse[0, 0, 1])
+    assert np.isnan(out[0, 0]).all()
+    assert np.isnan(lse[0, 0, 0])
+    assert np.isfinite(lse[0, 0, 1])
 
 
 @dtypes

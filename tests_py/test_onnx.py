@@ -25,14 +25,17 @@ def test_all_cases_are_there():
 
 
 def close(got, want):
-    assert got.dtype == want.dtype and got.shape == want.shape
+    assert got.dtype == want.dtype
+    assert got.shape == want.shape
     got, want = got.astype(np.float64), want.astype(np.float64)
     assert np.array_equal(np.isnan(got), np.isnan(want))
     return np.abs(got - want).max(initial=0.0)
 
 
 @pytest.mark.parametrize("case", ATTENTION, ids=lambda c: c.name.removeprefix("test_attention_"))
-@pytest.mark.parametrize("function", [dlattn.attention, dlattn.attn_prefill, dlattn.attn_decode], ids=lambda f: f.__name__)
+@pytest.mark.parametrize(
+    "function", [dlattn.attention, dlattn.attn_prefill, dlattn.attn_decode], ids=lambda f: f.__name__
+)
 def test_attention(case, function):
     out, lse = function(case.q, case.k, case.v, return_lse=True, **case.options)
     assert close(out, case.out) <= TOLERANCE[str(case.q.dtype)]

@@ -3,8 +3,9 @@
 import dlattn
 import numpy as np
 import pytest
-from harness import DTYPES, F32, PLACEMENTS, bits, rng
 from hypothesis import given
+
+from harness import DTYPES, F32, PLACEMENTS, bits, rng
 from paged_case import INF, NAN, Ragged, cumulative, run
 from strategies import ragged_cases
 from test_varlen import OPTIONS
@@ -34,8 +35,19 @@ def test_option(dt, decode, index, name):
 def test_page_sizes(dt, decode, page_size, layout):
     lens_k = (1, page_size - 1, page_size, page_size + 1, 3 * page_size)
     lens_q = queries(decode, 2, 1, 9, 4, 3)
-    run(Ragged(dt=dt, lens_q=lens_q, lens_k=lens_k, page_size=page_size, decode=decode, layout=layout,
-               heads=2, kv_heads=1, options={"is_causal": True}))  # fmt: skip
+    run(
+        Ragged(
+            dt=dt,
+            lens_q=lens_q,
+            lens_k=lens_k,
+            page_size=page_size,
+            decode=decode,
+            layout=layout,
+            heads=2,
+            kv_heads=1,
+            options={"is_causal": True},
+        )
+    )
 
 
 @dtypes
@@ -44,28 +56,59 @@ def test_page_sizes(dt, decode, page_size, layout):
 @pytest.mark.parametrize("placement", PLACEMENTS)
 def test_strides(dt, decode, layout, placement):
     for tensor in ("place_q", "place_k", "place_v", "place_out"):
-        run(Ragged(dt=dt, lens_q=queries(decode, 3, 9), lens_k=(12, 31), page_size=8, decode=decode, layout=layout,
-                   **{tensor: placement}))  # fmt: skip
+        run(
+            Ragged(
+                dt=dt,
+                lens_q=queries(decode, 3, 9),
+                lens_k=(12, 31),
+                page_size=8,
+                decode=decode,
+                layout=layout,
+                **{tensor: placement},
+            )
+        )
 
 
 @dtypes
 @decode
 @pytest.mark.parametrize("edge", [1, 7, 31, 32, 33, 127, 128, 129, 255, 256, 257, 511, 512, 513])
 def test_length_edges(dt, decode, edge):
-    run(Ragged(dt=dt, lens_q=queries(decode, 1, 5), lens_k=(edge, edge + 3), page_size=16, decode=decode, heads=2, kv_heads=1))
+    run(
+        Ragged(
+            dt=dt,
+            lens_q=queries(decode, 1, 5),
+            lens_k=(edge, edge + 3),
+            page_size=16,
+            decode=decode,
+            heads=2,
+            kv_heads=1,
+        )
+    )
 
 
 @dtypes
 @pytest.mark.parametrize("group", range(1, 17))
 def test_group_ratios(dt, group):
     for lens_q in ((1, 1), (3, 3)):
-        run(Ragged(dt=dt, lens_q=lens_q, lens_k=(50, 70), heads=2 * group, page_size=16, decode=True,
-                   options={"is_causal": True}))  # fmt: skip
+        run(
+            Ragged(
+                dt=dt,
+                lens_q=lens_q,
+                lens_k=(50, 70),
+                heads=2 * group,
+                page_size=16,
+                decode=True,
+                options={"is_causal": True},
+            )
+        )
 
 
 @dtypes
 @decode
-@pytest.mark.parametrize("dim, dim_v", [(1, 1), (8, 256), (256, 3), (33, 40), (64, 64), (80, 80), (96, 128), (128, 128), (192, 128), (255, 7)])
+@pytest.mark.parametrize(
+    ("dim", "dim_v"),
+    [(1, 1), (8, 256), (256, 3), (33, 40), (64, 64), (80, 80), (96, 128), (128, 128), (192, 128), (255, 7)],
+)
 def test_head_dims(dt, decode, dim, dim_v):
     run(Ragged(dt=dt, lens_q=queries(decode, 1, 6), lens_k=(50, 70), dim=dim, dim_v=dim_v, page_size=16, decode=decode))
 
@@ -83,7 +126,9 @@ def test_sizes_of_zero(decode):
         for lens_q, lens_k in [((), ()), ((0,), (0,)), ((3, 3), (0, 0)), ((0, 0), (5, 0))]:
             for more in (0, 2):
                 run(Ragged(dt=dt, lens_q=lens_q, lens_k=lens_k, page_size=4, decode=decode, more_pages=more))
-                run(Ragged(dt=dt, lens_q=lens_q, lens_k=lens_k, page_size=4, decode=decode, more_pages=more, sinks=True))
+                run(
+                    Ragged(dt=dt, lens_q=lens_q, lens_k=lens_k, page_size=4, decode=decode, more_pages=more, sinks=True)
+                )
 
 
 @given(ragged_cases(paged=True, decode=True))
@@ -99,8 +144,14 @@ def test_any_prefill(case):
 @dtypes
 @decode
 def test_same_bits_for_any_number_of_threads(dt, decode):
-    case = Ragged(dt=dt, lens_q=queries(decode, 1, 33, 5), lens_k=(2000, 40, 700), page_size=16, decode=decode,
-                  options={"is_causal": True})  # fmt: skip
+    case = Ragged(
+        dt=dt,
+        lens_q=queries(decode, 1, 33, 5),
+        lens_k=(2000, 40, 700),
+        page_size=16,
+        decode=decode,
+        options={"is_causal": True},
+    )
     before, results = dlattn.get_num_threads(), []
     try:
         for threads in (1, 2, 2, 3):
@@ -153,15 +204,24 @@ def test_new_outputs():
     table, lens = np.array([[0, 3, 5], [4, 2, 1]], np.int32), np.array([11, 9], np.int32)
     q = r.normal(size=(2, 3, 4, 8)).astype(np.float32)
     out, lse = dlattn.attn_paged_decode(q, cache, values, table, lens, is_causal=True, return_lse=True)
-    assert out.shape == (2, 3, 4, 5) and lse.shape == (2, 4, 3) and lse.dtype == np.float32
+    assert out.shape == (2, 3, 4, 5)
+    assert lse.shape == (2, 4, 3)
+    assert lse.dtype == np.float32
     packed, packed_lse = dlattn.attn_paged_prefill(
         q.reshape(6, 4, 8), cache, values, table, lens, cumulative((3, 3), 0, np.int32), is_causal=True, return_lse=True
     )
-    assert packed.shape == (6, 4, 5) and packed_lse.shape == (4, 6)
+    assert packed.shape == (6, 4, 5)
+    assert packed_lse.shape == (4, 6)
     np.testing.assert_allclose(packed.reshape(out.shape), out, rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(packed_lse.reshape(4, 2, 3).transpose(1, 0, 2), lse, rtol=1e-5, atol=1e-6)
     swapped = dlattn.attn_paged_decode(
-        q.transpose(0, 2, 1, 3), cache.transpose(0, 2, 1, 3), values.transpose(0, 2, 1, 3), table, lens, is_causal=True, layout="bhld"
+        q.transpose(0, 2, 1, 3),
+        cache.transpose(0, 2, 1, 3),
+        values.transpose(0, 2, 1, 3),
+        table,
+        lens,
+        is_causal=True,
+        layout="bhld",
     )
     assert swapped.shape == (2, 4, 3, 5)
     np.testing.assert_allclose(swapped.transpose(0, 2, 1, 3), out, rtol=1e-5, atol=1e-6)

@@ -5,9 +5,10 @@ from dataclasses import replace
 import dlattn
 import numpy as np
 import pytest
-from harness import DTYPES, F32, PLACEMENTS, Placed, bits, rng
 from hypothesis import given
 from hypothesis import strategies as st
+
+from harness import DTYPES, F32, PLACEMENTS, Placed, bits, rng
 from rotary_case import Rotary, check_rotated, run
 
 dtypes = pytest.mark.parametrize("dt", DTYPES, ids=str)
@@ -23,7 +24,24 @@ def test_table_dtype_is_free(dt, table_dt, interleaved):
 
 @dtypes
 @styles
-@pytest.mark.parametrize("dim, rotary_dim", [(2, 2), (3, 2), (8, 0), (8, 6), (16, 4), (33, 20), (64, 64), (80, 20), (96, 24), (128, 64), (192, 64), (256, 256), (255, 254)])  # fmt: skip
+@pytest.mark.parametrize(
+    ("dim", "rotary_dim"),
+    [
+        (2, 2),
+        (3, 2),
+        (8, 0),
+        (8, 6),
+        (16, 4),
+        (33, 20),
+        (64, 64),
+        (80, 20),
+        (96, 24),
+        (128, 64),
+        (192, 64),
+        (256, 256),
+        (255, 254),
+    ],
+)
 def test_rotary_dims(dt, interleaved, dim, rotary_dim):
     for inplace in (False, True):
         run(Rotary(dt=dt, interleaved=interleaved, dim=dim, rotary_dim=rotary_dim, inplace=inplace))
@@ -47,10 +65,17 @@ def test_strides(dt, interleaved, layout, placement):
 def test_positions(dt, interleaved, packed, where, index):
     if packed and where == "batch":  # packed tokens have positions [tokens]
         where = "tokens"
-    run(Rotary(
-        dt=dt, interleaved=interleaved, packed=packed, batch=1 if packed and where in ("default", "gathered") else 3,
-        positions=where if where in ("batch", "tokens") else "", gathered=where == "gathered", index=index,
-    ))  # fmt: skip
+    run(
+        Rotary(
+            dt=dt,
+            interleaved=interleaved,
+            packed=packed,
+            batch=1 if packed and where in ("default", "gathered") else 3,
+            positions=where if where in ("batch", "tokens") else "",
+            gathered=where == "gathered",
+            index=index,
+        )
+    )
 
 
 @dtypes
@@ -71,14 +96,25 @@ def cases(draw):
     gathered = draw(st.booleans()) and not where and not packed
     place = st.sampled_from(list(PLACEMENTS))
     return Rotary(
-        dt=draw(st.sampled_from(DTYPES)), table_dt=draw(st.sampled_from(DTYPES)),
-        batch=1 if packed and not where else draw(st.integers(0, 3)), length=draw(st.integers(0, 35)),
-        heads=draw(st.integers(1, 6)), kv_heads=draw(st.integers(0, 4)), dim=dim,
-        rotary_dim=2 * draw(st.integers(0, dim // 2)), interleaved=draw(st.booleans()),
-        layout=draw(st.sampled_from(["blhd", "bhld"])), packed=packed, positions=where, gathered=gathered,
-        place_q=draw(place), place_k=draw(place), place_out=draw(place), inplace=draw(st.booleans()),
+        dt=draw(st.sampled_from(DTYPES)),
+        table_dt=draw(st.sampled_from(DTYPES)),
+        batch=1 if packed and not where else draw(st.integers(0, 3)),
+        length=draw(st.integers(0, 35)),
+        heads=draw(st.integers(1, 6)),
+        kv_heads=draw(st.integers(0, 4)),
+        dim=dim,
+        rotary_dim=2 * draw(st.integers(0, dim // 2)),
+        interleaved=draw(st.booleans()),
+        layout=draw(st.sampled_from(["blhd", "bhld"])),
+        packed=packed,
+        positions=where,
+        gathered=gathered,
+        place_q=draw(place),
+        place_k=draw(place),
+        place_out=draw(place),
+        inplace=draw(st.booleans()),
         index=draw(st.sampled_from([np.int32, np.int64])),
-    )  # fmt: skip
+    )
 
 
 @given(cases())
@@ -112,10 +148,17 @@ def test_new_outputs_leave_the_inputs_alone():
     cos, sin = r.normal(size=(9, 8)).astype(np.float32), r.normal(size=(9, 8)).astype(np.float32)
     before = q.copy(), k.copy()
     q2, k2 = dlattn.rotary_embedding(q, k, cos, sin, interleaved=False)
-    assert type(q2) is np.ndarray and q2.dtype == np.float16 and q2.shape == q.shape and k2.shape == k.shape
-    assert np.array_equal(q, before[0]) and np.array_equal(k, before[1])
+    assert type(q2) is np.ndarray
+    assert q2.dtype == np.float16
+    assert q2.shape == q.shape
+    assert k2.shape == k.shape
+    assert np.array_equal(q, before[0])
+    assert np.array_equal(k, before[1])
     q3, k3 = dlattn.rotary_embedding(q, k, cos, sin, interleaved=False, inplace=True)
-    assert q3 is q and k3 is k and np.array_equal(bits(q), bits(q2)) and np.array_equal(bits(k), bits(k2))
+    assert q3 is q
+    assert k3 is k
+    assert np.array_equal(bits(q), bits(q2))
+    assert np.array_equal(bits(k), bits(k2))
 
 
 def test_out_may_be_the_input():
@@ -125,7 +168,8 @@ def test_out_may_be_the_input():
     cos, sin = r.normal(size=(9, 8)).astype(np.float32), r.normal(size=(9, 8)).astype(np.float32)
     want = dlattn.rotary_embedding(q, k, cos, sin, interleaved=True)
     got = dlattn.rotary_embedding(q, k, cos, sin, interleaved=True, out=(q, k))
-    assert got[0] is q and got[1] is k
+    assert got[0] is q
+    assert got[1] is k
     assert all(np.array_equal(a, b) for a, b in zip(got, want, strict=True))
 
 
@@ -136,7 +180,9 @@ def test_same_bits_for_any_number_of_threads(dt, interleaved):
     try:
         for threads in (1, 2, 2, 3):
             dlattn.set_num_threads(threads)
-            outputs = run(Rotary(dt=dt, interleaved=interleaved, batch=2, length=300, dim=64, rotary_dim=64, positions="batch"))
+            outputs = run(
+                Rotary(dt=dt, interleaved=interleaved, batch=2, length=300, dim=64, rotary_dim=64, positions="batch")
+            )
             results.append([bits(x.array).tobytes() for x in outputs])
     finally:
         dlattn.set_num_threads(before)
@@ -155,9 +201,11 @@ def test_apply_rotary_emb(dt):
         x = dt.encode(r.normal(size=shape))
         before = x.copy()
         y = dlattn.apply_rotary_emb(dt.give(x), (cos, sin))
-        assert y.dtype == dt.give(x).dtype and y.shape == shape and np.array_equal(bits(x), bits(before))
-        x, y = (t.reshape((-1,) + shape[-3:]) for t in (x, y.view(dt.storage)))
-        rows = [np.broadcast_to(t.astype(np.float64), (len(x),) + t.shape) for t in (cos, sin)]
+        assert y.dtype == dt.give(x).dtype
+        assert y.shape == shape
+        assert np.array_equal(bits(x), bits(before))
+        x, y = (t.reshape((-1, *shape[-3:])) for t in (x, y.view(dt.storage)))
+        rows = [np.broadcast_to(t.astype(np.float64), (len(x), *t.shape)) for t in (cos, sin)]
         check_rotated(y, x, *rows, True, dt)
 
 

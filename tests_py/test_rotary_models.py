@@ -13,7 +13,7 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     transformers = pytest.importorskip("transformers")
     import rotary_models
-from rotary_models import INEXPRESSIBLE, MODELS, PATCHES  # noqa: E402
+from rotary_model_table import INEXPRESSIBLE, MODELS  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # transformers' own
 EXPRESSIBLE = [m for m in MODELS if m.name not in INEXPRESSIBLE]
@@ -36,9 +36,15 @@ def rotate(model, s, dtype=torch.float32, interleaved=None, **table):
     part = slice(model.offset, None)
     q, k = s.q.to(dtype, copy=True), s.k.to(dtype, copy=True)
     dlattn.rotary_embedding(
-        q[..., part], k[..., part], table.get("cos", s.cos), table.get("sin", s.sin), positions=table.get("positions"),
-        interleaved=model.interleaved if interleaved is None else interleaved, layout="bhld", inplace=True,
-    )  # fmt: skip
+        q[..., part],
+        k[..., part],
+        table.get("cos", s.cos),
+        table.get("sin", s.sin),
+        positions=table.get("positions"),
+        interleaved=model.interleaved if interleaved is None else interleaved,
+        layout="bhld",
+        inplace=True,
+    )
     if model.splits_pairs:  # the model reads pairs and writes halves
         for x in (q, k):
             x[..., part] = torch.cat([x[..., part][..., 0::2], x[..., part][..., 1::2]], -1)
@@ -59,7 +65,9 @@ def test_how_many_models():
 def test_float32(model, samples):
     s = sample_of(model, samples)
     assert error(rotate(model, s), s.out) < 3e-6
-    assert error(rotate(model, s, interleaved=not model.interleaved), s.out) > 0.1, "the other kind of pairs fits as well"
+    assert error(rotate(model, s, interleaved=not model.interleaved), s.out) > 0.1, (
+        "the other kind of pairs fits as well"
+    )
     assert error([s.q.double(), s.k.double()], s.out) > 0.1, "nothing is rotated"
 
 
@@ -79,7 +87,7 @@ def test_16_bit(model, samples, dtype):
 @models
 def test_table_with_positions(model, samples):
     """The same rows in a table that positions point into."""
-    if model.axes or model.positions is PATCHES:
+    if model.axes or model.positions is rotary_models.PATCHES:
         pytest.skip("several positions a token: rows are gathered")
     s = sample_of(model, samples)
     positions = torch.from_numpy(model.positions)

@@ -3,8 +3,9 @@
 import dlattn
 import numpy as np
 import pytest
-from harness import DTYPES, PLACEMENTS, bits, rng
 from hypothesis import given
+
+from harness import DTYPES, PLACEMENTS, bits, rng
 from paged_case import INF, NAN, Ragged, cumulative, run
 from strategies import ragged_cases
 
@@ -51,7 +52,9 @@ def test_rows_of_nobody_are_neither_read_nor_written(dt, poison):
     run(Ragged(dt=dt, lens_q=(5, 17), lens_k=(40, 3), head_rows=3, poison=poison))
 
 
-@pytest.mark.parametrize("lens_q, lens_k", [((), ()), ((0,), (0,)), ((0, 0), (5, 0)), ((4,), (0,)), ((0, 3, 0), (0, 0, 7))])
+@pytest.mark.parametrize(
+    ("lens_q", "lens_k"), [((), ()), ((0,), (0,)), ((0, 0), (5, 0)), ((4,), (0,)), ((0, 3, 0), (0, 0, 7))]
+)
 def test_sizes_of_zero(lens_q, lens_k):
     for dt in DTYPES:
         run(Ragged(dt=dt, lens_q=lens_q, lens_k=lens_k, sinks=True))
@@ -81,7 +84,9 @@ def test_new_outputs():
     q, k, v = (r.normal(size=(9, 4, 8)).astype(np.float32) for _ in "qkv")
     cu = cumulative((4, 5), 0, np.int32)
     out, lse = dlattn.attn_varlen(q, k, v, cu, cu, is_causal=True, return_lse=True)
-    assert out.shape == (9, 4, 8) and lse.shape == (4, 9) and lse.dtype == np.float32
+    assert out.shape == (9, 4, 8)
+    assert lse.shape == (4, 9)
+    assert lse.dtype == np.float32
     for rows in (slice(0, 4), slice(4, 9)):
         one, one_lse = dlattn.attention(q[None, rows], k[None, rows], v[None, rows], is_causal=True, return_lse=True)
         np.testing.assert_allclose(out[rows], one[0], rtol=1e-5, atol=1e-6)

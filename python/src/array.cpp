@@ -1,6 +1,7 @@
 #include "array.h"
 
 #include <cstring>
+#include <typeinfo>
 #include <utility>
 
 namespace dlattn::py {
@@ -44,6 +45,10 @@ bool from_dlpack_dtype(const dlpack::DataType& dtype, DType* result) {
     default:
       return false;
   }
+}
+
+bool is_numpy(const Producer& producer) {
+  return producer.framework == Framework::kNumPy || producer.framework == Framework::kNumPyMasked;
 }
 
 // Whether a NumPy dtype is ml_dtypes' bfloat16. dtype.name is slow, so the few dtype objects in use are remembered.
@@ -101,14 +106,14 @@ TensorView Call::import(Argument argument) {
   argument.producer = &producer;
   TensorView view;
   try {
-    if (producer.framework == Framework::kNumPy) {
-      view = is_ml_bfloat16(get(argument.object, names().dtype)) ? from_ml_dtypes(argument) : from_dlpack(argument);
+    if (producer.framework == Framework::kNumPyMasked && is_true(argument.object.attr("mask").attr("any")())) {
+      fail(std::string(argument.name) + " is a masked array with masked elements, expected none (= they would count)");
+    }
+    if (is_numpy(producer)) {
+      view = is_ml_bfloat16(get(argument.object, names().dtype)) ? from_array_struct(argument, true)
+                                                                 : from_dlpack(argument);
     } else {
       if (producer.framework == Framework::kTorch) check_torch(argument);
-      if (producer.framework == Framework::kNumPyMasked) {
-        fail(std::string(argument.name) +
-             " is a NumPy masked array, expected a plain one (= its mask would be dropped)");
-      }
       if (producer.framework == Framework::kJaxTracer) {
         fail(std::string(argument.name) +
              " is a JAX tracer: inside jit, vmap or grad is not supported yet, call it outside");
@@ -118,7 +123,7 @@ TensorView Call::import(Argument argument) {
       } else if (producer.has_dlpack) {
         view = from_dlpack(argument);
       } else if (producer.has_cuda_interface) {
-        view = from_array_interface(argument.name, get(argument.object, names().cuda_array_interface), true);
+        view = from_cuda_array_interface(argument);
       } else if (nb::object dlpack = get_or_null(argument.object, names().dlpack); dlpack.is_valid()) {
         view = from_dlpack(argument);  // set on the object, not on its type
       } else {
@@ -128,10 +133,13 @@ TensorView Call::import(Argument argument) {
     }
   } catch (nb::python_error& error) {
     if (!is_ordinary_error(error)) throw;
-    if (producer.framework == Framework::kNumPy) fail_if_odd_dtype(argument);
+    if (is_numpy(producer)) fail_if_odd_dtype(argument);
     const std::string text = std::string(op_) + ": " + argument.name + " (" + type_text(argument.object) +
                              ") cannot be read as an array: " + error_text(error);
     nb::raise_from(error, PyExc_ValueError, "%s", text.c_str());
+  } catch (const std::bad_cast&) {  // a protocol's answer is not of the type that it should be
+    fail(std::string(argument.name) + " (" + type_text(argument.object) +
+         ") cannot be read as an array: its array protocol gives values of wrong types");
   }
   if (producer.framework == Framework::kJax) view.read_only = true;  // whatever the capsule says
   check(argument, view);
@@ -155,7 +163,7 @@ void Call::check_torch(const Argument& argument) {
   }
   if (get(argument.object, names().requires_grad).ptr() != Py_True || needs_grad_ != nullptr) return;
   const nb::object torch = nb::borrow(loaded_module("torch"));
-  if (nb::cast<bool>(torch.attr("is_grad_enabled")())) {
+  if (is_true(torch.attr("is_grad_enabled")())) {
     if (argument.writable) {
       fail(std::string(argument.name) +
            " is a torch tensor that requires grad, expected one that does not (= it is written)");
@@ -201,7 +209,7 @@ TensorView Call::from_dlpack(const Argument& argument) {
   const Producer& producer = *argument.producer;
   bool with_stream = false;
   int64_t stream = 0;
-  if (producer.framework != Framework::kNumPy) {
+  if (!is_numpy(producer)) {
     const nb::object device = argument.object.attr("__dlpack_device__")();
     const auto type = nb::cast<int>(device[0]);
     if (type == dlpack::kCUDA || type == dlpack::kCUDAManaged) {
@@ -212,7 +220,7 @@ TensorView Call::from_dlpack(const Argument& argument) {
         stream_ = current;
       }
       with_stream = true;
-      stream = stream_ == 0 ? 1 : static_cast<int64_t>(stream_);  // DLPack has no stream 0
+      stream = stream_ == 0 ? 1 : static_cast<int64_t>(stream_);                      // DLPack has no stream 0
       if (producer.framework == Framework::kCuPy && current == stream_) stream = -1;  // in order already
     }
   }
@@ -221,8 +229,8 @@ TensorView Call::from_dlpack(const Argument& argument) {
     capsule = export_capsule(argument, with_stream, stream);
   } catch (nb::python_error& error) {
     // NumPy before 2.1 cannot export read-only arrays by DLPack.
-    if (producer.framework != Framework::kNumPy || !producer.unversioned || !error.matches(PyExc_BufferError)) throw;
-    return from_array_interface(argument.name, get(argument.object, names().array_interface), false);
+    if (!is_numpy(producer) || !producer.unversioned || !error.matches(PyExc_BufferError)) throw;
+    return from_array_struct(argument, false);
   }
   return from_capsule(argument, std::move(capsule));
 }
@@ -274,32 +282,6 @@ TensorView Call::from_capsule(const Argument& argument, nb::object capsule) {
   }
   keep(std::move(capsule));
   return view;
-}
-
-TensorView Call::from_ml_dtypes(const Argument& argument) {
-  static PyObject* const uint16 = nb::module_::import_("numpy").attr("dtype")("uint16").release().ptr();
-  PyObject* args[] = {argument.object.ptr(), uint16};
-  nb::object bits = call_method(names().view, args, 2);
-  Producer& producer = producer_of(bits);
-  Argument of_bits{argument.name, bits, argument.role, argument.writable, &producer};
-  nb::object capsule;
-  TensorView view;
-  try {
-    capsule = export_capsule(of_bits, false, 0);
-  } catch (nb::python_error& error) {
-    if (!producer.unversioned || !error.matches(PyExc_BufferError)) throw;
-    view = from_array_interface(of_bits.name, get(bits, names().array_interface), false);
-    view.dtype = DType::kBFloat16;
-    return view;
-  }
-  auto rename = [&](dlpack::Tensor& tensor) { tensor.dtype = {dlpack::kBfloat, 16, 1}; };
-  if (PyCapsule_IsValid(capsule.ptr(), "dltensor_versioned")) {
-    rename(static_cast<dlpack::ManagedTensorVersioned*>(PyCapsule_GetPointer(capsule.ptr(), "dltensor_versioned"))
-               ->tensor);
-  } else if (PyCapsule_IsValid(capsule.ptr(), "dltensor")) {
-    rename(static_cast<dlpack::ManagedTensor*>(PyCapsule_GetPointer(capsule.ptr(), "dltensor"))->tensor);
-  }
-  return from_capsule(of_bits, std::move(capsule));
 }
 
 TensorView Call::from_tensor(const Argument& argument, const dlpack::Tensor& tensor, bool read_only) {

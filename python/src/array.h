@@ -1,7 +1,7 @@
 // The importer: any array object -> TensorView. Nothing is converted or copied.
 //
 // In this order: DLPack's C exchange API of the type (torch), __dlpack__ with the right stream and max_version, the bits of
-// an ml_dtypes array (NumPy exports neither bfloat16 nor float8), __cuda_array_interface__, __array_interface__.
+// an ml_dtypes array by __array_struct__ (NumPy exports bfloat16 by no other C protocol), __cuda_array_interface__.
 #pragma once
 
 #include <array>
@@ -71,8 +71,8 @@ class Call {
   TensorView from_exchange_api(const Argument& argument);
   TensorView from_dlpack(const Argument& argument);
   TensorView from_capsule(const Argument& argument, nb::object capsule);
-  TensorView from_ml_dtypes(const Argument& argument);
-  TensorView from_array_interface(const char* name, const nb::object& interface, bool cuda);
+  TensorView from_array_struct(const Argument& argument, bool is_bfloat16);
+  TensorView from_cuda_array_interface(const Argument& argument);
   TensorView from_tensor(const Argument& argument, const dlpack::Tensor& tensor, bool read_only);
   void check(const Argument& argument, TensorView& view) const;
   nb::object export_capsule(const Argument& argument, bool with_stream, int64_t stream);

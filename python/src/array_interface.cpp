@@ -1,5 +1,6 @@
-// __cuda_array_interface__ (numba, version 2 and 3) and __array_interface__ (NumPy before 2.1, for read-only arrays).
+// The older array protocols: __cuda_array_interface__ (numba; version 2 and 3) and NumPy's __array_struct__.
 // https://numba.readthedocs.io/en/stable/cuda/cuda_array_interface.html
+// https://numpy.org/doc/stable/reference/arrays.interface.html#c-struct-access
 #include <cstdint>
 
 #include "array.h"
@@ -8,23 +9,47 @@ namespace dlattn::py {
 
 namespace {
 
-bool from_typestr(const std::string& typestr, DType* result) {
-  if (typestr == "<f4" || typestr == "=f4") return *result = DType::kFloat32, true;
-  if (typestr == "<f2" || typestr == "=f2") return *result = DType::kFloat16, true;
-  if (typestr == "|b1") return *result = DType::kBool, true;
-  if (typestr == "<i4" || typestr == "=i4") return *result = DType::kInt32, true;
-  if (typestr == "<i8" || typestr == "=i8") return *result = DType::kInt64, true;
-  if (typestr == "<u2" || typestr == "=u2")
-    return *result = DType::kFloat16, true;  // bits; the caller knows what they are
+// What the capsule in __array_struct__ points to.
+struct ArrayStruct {
+  int version;  // 2
+  int ndim;
+  char kind;  // 'f', 'i', 'b', ...; 'V' for ml_dtypes
+  int item_size;
+  int flags;
+  intptr_t* shape;
+  intptr_t* strides;  // bytes
+  void* data;
+  PyObject* descr;
+};
+constexpr int kNativeByteOrder = 0x200, kWriteable = 0x400;
+
+bool from_kind(char kind, int item_size, DType* result) {
+  if (kind == 'f' && item_size == 4) return *result = DType::kFloat32, true;
+  if (kind == 'f' && item_size == 2) return *result = DType::kFloat16, true;
+  if (kind == 'b' && item_size == 1) return *result = DType::kBool, true;
+  if (kind == 'i' && item_size == 4) return *result = DType::kInt32, true;
+  if (kind == 'i' && item_size == 8) return *result = DType::kInt64, true;
   return false;
+}
+
+// typestr: byte order, kind, item size; "<f4".
+bool from_typestr(const std::string& typestr, DType* result) {
+  return typestr.size() == 3 && typestr[0] != '>' && from_kind(typestr[1], typestr[2] - '0', result);
+}
+
+std::string odd_stride(const char* name, int axis, int64_t bytes, int64_t item_size) {
+  return std::string(name) + ".strides[" + std::to_string(axis) + "] is " + std::to_string(bytes) +
+         " bytes, expected a multiple of " + std::to_string(item_size) + " (= the item size)";
 }
 
 }  // namespace
 
-TensorView Call::from_array_interface(const char* name, const nb::object& interface, bool cuda) {
+TensorView Call::from_cuda_array_interface(const Argument& argument) {
+  const char* name = argument.name;
+  const nb::object interface = get(argument.object, names().cuda_array_interface);
   TensorView view;
   const std::string typestr = nb::cast<std::string>(nb::str(interface["typestr"]));
-  if (!from_typestr(typestr, &view.dtype) || (cuda && typestr == "<u2")) {
+  if (!from_typestr(typestr, &view.dtype)) {
     fail(std::string(name) + ".dtype is '" + typestr + "', expected float32, float16, bool, int32 or int64");
   }
   const nb::tuple shape = nb::cast<nb::tuple>(interface["shape"]);
@@ -36,8 +61,8 @@ TensorView Call::from_array_interface(const char* name, const nb::object& interf
   }
   view.ndim = static_cast<int32_t>(nb::len(shape));
   view.data = reinterpret_cast<void*>(nb::cast<uintptr_t>(data[0]));
-  view.read_only = nb::cast<bool>(data[1]);
-  view.device = {cuda ? DeviceType::kCUDA : DeviceType::kCPU, 0};
+  view.read_only = is_true(data[1]);
+  view.device = {DeviceType::kCUDA, 0};
   const int64_t size = dtype_size(view.dtype);
   int64_t packed = 1;
   for (int i = view.ndim - 1; i >= 0; --i) {
@@ -46,25 +71,51 @@ TensorView Call::from_array_interface(const char* name, const nb::object& interf
     if (!strides.is_none()) {
       const int64_t bytes = nb::cast<int64_t>(strides[i]);
       if (bytes % size != 0 && view.shape[i] > 1) {
-        fail(std::string(name) + ".strides[" + std::to_string(i) + "] is " + std::to_string(bytes) +
-             " bytes, expected a multiple of " + std::to_string(size) + " (= the item size)");
+        fail(odd_stride(name, i, bytes, size));
       }
       view.strides[i] = bytes / size;
     }
     packed *= view.shape[i];
   }
-  if (cuda) {
-    // Version 3 names the stream that the data is ready on; none: no wait is needed.
-    const nb::object stream = interface.attr("get")("stream");
-    const uintptr_t producer_stream = stream.is_none() ? 1 : nb::cast<uintptr_t>(stream);
-    if (!stream_known_) {
-      stream_known_ = true;
-      stream_ = producer_stream;
-    } else if (!stream.is_none() && producer_stream != (stream_ == 0 ? 1 : stream_)) {
-      fail(std::string(name) + " is ready on CUDA stream " + std::to_string(producer_stream) + ", expected " +
-           std::to_string(stream_) + " (= this call's stream; __cuda_array_interface__ cannot order the two)");
-    }
+  // Version 3 names the stream that the data is ready on; none: no wait is needed.
+  const nb::object stream = interface.attr("get")("stream");
+  const uintptr_t producer_stream = stream.is_none() ? 1 : nb::cast<uintptr_t>(stream);
+  if (!stream_known_) {
+    stream_known_ = true;
+    stream_ = producer_stream;
+  } else if (!stream.is_none() && producer_stream != (stream_ == 0 ? 1 : stream_)) {
+    fail(std::string(name) + " is ready on CUDA stream " + std::to_string(producer_stream) + ", expected " +
+         std::to_string(stream_) + " (= this call's stream; __cuda_array_interface__ cannot order the two)");
   }
+  return view;
+}
+
+// A NumPy array whose dtype or read-only flag DLPack cannot express.
+TensorView Call::from_array_struct(const Argument& argument, bool is_bfloat16) {
+  nb::object capsule = get(argument.object, names().array_struct);
+  const auto* array = static_cast<const ArrayStruct*>(PyCapsule_GetPointer(capsule.ptr(), nullptr));
+  if (array == nullptr) nb::raise_python_error();
+  TensorView view;
+  view.dtype = DType::kBFloat16;
+  const bool known = is_bfloat16 ? array->item_size == 2 : from_kind(array->kind, array->item_size, &view.dtype);
+  if (!known || (array->flags & kNativeByteOrder) == 0) {
+    fail(std::string(argument.name) + ".dtype is no native float32, float16, bfloat16, bool, int32 or int64");
+  }
+  if (array->ndim > kMaxDims) {
+    fail(std::string(argument.name) + ".ndim is " + std::to_string(array->ndim) + ", expected at most " +
+         std::to_string(kMaxDims));
+  }
+  view.ndim = array->ndim;
+  view.data = array->data;
+  view.read_only = (array->flags & kWriteable) == 0;
+  for (int i = 0; i < array->ndim; ++i) {
+    view.shape[i] = array->shape[i];
+    if (array->strides[i] % array->item_size != 0 && array->shape[i] > 1) {
+      fail(odd_stride(argument.name, i, array->strides[i], array->item_size));
+    }
+    view.strides[i] = array->strides[i] / array->item_size;
+  }
+  keep(std::move(capsule));
   return view;
 }
 

@@ -119,6 +119,7 @@ Returns:
 
 Raises:
     ValueError: an argument does not fit, or (CPU) a position is outside the table; nothing has been written.
+    RuntimeError: CUDA failed or was not built.
 )";
 
 constexpr char kApplyRotaryDoc[] = R"(Rotate one tensor by interleaved pairs (2i, 2i + 1); see rotary_embedding().
@@ -132,6 +133,7 @@ Returns:
 
 Raises:
     ValueError: an argument does not fit.
+    RuntimeError: CUDA failed or was not built.
 )";
 
 constexpr char kRotaryAppendDoc[] =
@@ -148,11 +150,14 @@ Args:
     interleaved, layout, stream: as rotary_embedding().
     out: an array for the rotated q. It is returned.
 
+q, k, v and the caches are float32, float16 or bfloat16, all of one dtype and device; cos and sin may have another.
+
 Returns:
-    The rotated q.
+    The rotated q, of q's framework, dtype and device.
 
 Raises:
     ValueError: an argument does not fit; nothing has been written.
+    RuntimeError: CUDA failed or was not built.
 )";
 
 constexpr char kAppendDoc[] = R"(Write new keys and values into a paged cache.
@@ -165,8 +170,11 @@ Args:
     layout: "blhd" or "bhld" (heads before length).
     stream: CUDA only: None (the arrays' current stream), a handle, or an object with __cuda_stream__.
 
+k, v and the caches are float32, float16 or bfloat16, all of one dtype and device.
+
 Raises:
     ValueError: an argument does not fit; nothing has been written.
+    RuntimeError: CUDA failed or was not built.
 )";
 
 constexpr char kMergeDoc[] = R"(Combine partial results of attention over disjoint keys.
@@ -182,11 +190,14 @@ Args:
     out: (out, lse), either may be None; out may be one of outs. They are returned.
     stream: CUDA only: None (the arrays' current stream), a handle, or an object with __cuda_stream__.
 
+outs are float32, float16 or bfloat16, all of one dtype and device.
+
 Returns:
-    (out, lse)
+    (out, lse): of the first array's framework, dtype (lse: float32) and device.
 
 Raises:
     ValueError: an argument does not fit; nothing has been written.
+    RuntimeError: CUDA failed or was not built.
 )";
 
 constexpr char kInfoDoc[] = R"(What was built and what this machine can do.

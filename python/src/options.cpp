@@ -31,7 +31,7 @@ bool parse_bool(const Call& call, const char* name, nb::handle object) {
   if (object.ptr() == Py_True) return true;
   if (object.ptr() == Py_False) return false;
   const std::string type = type_text(object);
-  if (type == "numpy.bool" || type == "numpy.bool_") return PyObject_IsTrue(object.ptr()) == 1;
+  if (type == "numpy.bool" || type == "numpy.bool_") return is_true(object);
   call.fail(std::string(name) + " is " + repr_text(object) + ", expected True or False");
 }
 

@@ -51,6 +51,7 @@ nb::object shape_tuple(const int64_t* shape, int ndim) {
 nb::object namespace_of(const Producer& producer, nb::handle like) {
   switch (producer.framework) {
     case Framework::kNumPy:
+    case Framework::kNumPyMasked:
     case Framework::kJax:
       return nb::module_::import_("numpy");
     case Framework::kCuPy:

@@ -9,14 +9,14 @@ namespace dlattn::py {
 enum class Framework : uint8_t { kOther, kNumPy, kNumPyMasked, kTorch, kJax, kJaxTracer, kCuPy };
 
 struct Producer {
-  nb::object type;                            // kept alive, so that its address stays its own
+  nb::object type;  // kept alive, so that its address stays its own
   Framework framework = Framework::kOther;
-  const dlpack::ExchangeApi* api = nullptr;   // null: the type has none
+  const dlpack::ExchangeApi* api = nullptr;  // null: the type has none
   bool has_dlpack = false;
   bool has_cuda_interface = false;
-  bool unversioned = false;                   // __dlpack__ takes no max_version
-  nb::object empty;                           // the framework's empty(shape, dtype=...), found at first use
-  nb::object float32;                         // its float32 dtype, found at first use
+  bool unversioned = false;  // __dlpack__ takes no max_version
+  nb::object empty;          // the framework's empty(shape, dtype=...), found at first use
+  nb::object float32;        // its float32 dtype, found at first use
 };
 
 // The object's type is looked up in a small cache.

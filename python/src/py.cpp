@@ -22,7 +22,7 @@ Names make_names() {
   n.dlpack_device = intern("__dlpack_device__");
   n.exchange_api = intern("__dlpack_c_exchange_api__");
   n.cuda_array_interface = intern("__cuda_array_interface__");
-  n.array_interface = intern("__array_interface__");
+  n.array_struct = intern("__array_struct__");
   n.array_namespace = intern("__array_namespace__");
   n.cuda_stream = intern("__cuda_stream__");
   n.is_neg = intern("is_neg");

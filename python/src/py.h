@@ -12,11 +12,10 @@ namespace nb = nanobind;
 
 // Attribute names, made once: looking up an interned string costs a pointer comparison.
 struct Names {
-  PyObject *dlpack, *dlpack_device, *exchange_api, *cuda_array_interface, *array_interface, *array_namespace,
-      *cuda_stream;
+  PyObject *dlpack, *dlpack_device, *exchange_api, *cuda_array_interface, *array_struct, *array_namespace, *cuda_stream;
   PyObject *is_neg, *is_conj, *requires_grad, *dtype, *name, *view, *empty, *device, *devices, *module;
   PyObject *kw_version, *kw_stream, *kw_stream_version, *kw_dtype, *kw_dtype_device;  // tuples of keyword names
-  PyObject* max_version;                                                             // the tuple (1, 1)
+  PyObject* max_version;                                                              // the tuple (1, 1)
 };
 const Names& names();
 
@@ -52,6 +51,13 @@ inline nb::object get(nb::handle object, PyObject* name) {
 
 // Null if there is no such attribute (any AttributeError counts as that); throws other errors.
 nb::object get_or_null(nb::handle object, PyObject* name);
+
+// bool(object), as `if` has it; throws nb::python_error.
+inline bool is_true(nb::handle object) {
+  const int result = PyObject_IsTrue(object.ptr());
+  if (result < 0) nb::raise_python_error();
+  return result == 1;
+}
 
 // A loaded module, or null: never imports anything.
 nb::handle loaded_module(const char* name);

@@ -40,14 +40,18 @@ inline std::vector<int64_t> prefix_sums(const std::vector<int64_t>& lengths, int
   return sums;
 }
 
-// Row i of a sequence whose packed queries start at `first`.
-inline void expect_packed_row(const Sequence& s, int64_t i, int64_t head, int64_t first, const Tensor& out,
-                              const Tensor& lse) {
-  const Row row = reference_row(s, i, head);
-  ASSERT_TRUE(near(lse.at(head, first + i), row.lse, lse_bound(out.dtype()))) << "lse of token " << first + i;
-  for (int64_t d = 0; d < s.head_dim_v; ++d) {
-    ASSERT_TRUE(near(out.at(first + i, head, d), row.out[static_cast<size_t>(d)], out_bound(out.dtype())))
-        << "out of token " << first + i << " head " << head << " dim " << d;
+// All rows of a sequence whose packed queries start at `first`.
+inline void expect_packed_rows(const Sequence& s, int64_t first, const Tensor& out, const Tensor& lse) {
+  const Reference reference(s);
+  for (int64_t i = 0; i < s.len_q; ++i) {
+    for (int64_t head = 0; head < s.num_heads; ++head) {
+      const Row row = reference.row(i, head);
+      ASSERT_TRUE(near(lse.at(head, first + i), row.lse, lse_bound(out.dtype()))) << "lse of token " << first + i;
+      for (int64_t d = 0; d < s.head_dim_v; ++d) {
+        ASSERT_TRUE(near(out.at(first + i, head, d), row.out[static_cast<size_t>(d)], out_bound(out.dtype())))
+            << "out of token " << first + i << " head " << head << " dim " << d;
+      }
+    }
   }
 }
 

@@ -134,9 +134,10 @@ void expect_reference(Problem& problem) {
   const AttentionCase& c = problem.c;
   for (int64_t b = 0; b < c.batch_size; ++b) {
     const Sequence s = problem.sequence(b);
+    const Reference reference(s);
     for (int64_t i = 0; i < c.seqlen_q; ++i) {
       for (int64_t h = 0; h < c.num_heads; ++h) {
-        const Row row = reference_row(s, i, h);
+        const Row row = reference.row(i, h);
         ASSERT_TRUE(near(problem.lse.at(b, h, i), row.lse, lse_bound(c.dtype))) << "lse " << b << "," << h << "," << i;
         for (int64_t d = 0; d < c.head_dim_v; ++d) {
           ASSERT_TRUE(near(problem.out.at(b, i, h, d), row.out[static_cast<size_t>(d)], out_bound(c.dtype)))
@@ -223,7 +224,7 @@ TEST_F(AttentionRulesTest, BroadcastAndReversedInputs) {
     Sequence s = problem.sequence(b);
     s.k = [&](int64_t j, int64_t h, int64_t d) { return problem.k.at(0, j, h, d); };
     s.v = [&](int64_t j, int64_t h, int64_t d) { return problem.v.at(b, c.seqlen_k - 1 - j, h, d); };
-    const Row row = reference_row(s, 11, 2);
+    const Row row = Reference(s).row(11, 2);
     for (int64_t d = 0; d < c.head_dim_v; ++d) {
       EXPECT_TRUE(near(problem.out.at(b, 11, 2, d), row.out[static_cast<size_t>(d)], out_bound(c.dtype)));
     }

@@ -27,39 +27,59 @@ struct Row {
   double lse;
 };
 
-inline Row reference_row(const Sequence& s, int64_t i, int64_t head) {
-  const double infinity = std::numeric_limits<double>::infinity();
-  const int64_t kv_head = head / (s.num_heads / s.num_kv_heads);
-  const int64_t diagonal = i + s.len_k - s.len_q;  // the key that stands where query i stands
-  std::vector<double> scores(static_cast<size_t>(s.len_k), -infinity);
-  double top = s.sink ? s.sink(head) : -infinity;
-  for (int64_t j = 0; j < s.len_k; ++j) {
-    if (s.is_causal && j > diagonal) continue;
-    if (s.window_left >= 0 && j < diagonal - s.window_left) continue;
-    if (s.window_right >= 0 && j > diagonal + s.window_right) continue;
-    const double bias = s.bias ? s.bias(head, i, j) : 0.0;
-    if (bias == -infinity) continue;
-    double score = 0.0;
-    for (int64_t d = 0; d < s.head_dim; ++d) score += s.q(i, head, d) * s.k(j, kv_head, d);
-    score *= s.scale;
-    if (s.softcap > 0.0) score = s.softcap * std::tanh(score / s.softcap);
-    if (s.slope) score -= s.slope(head) * static_cast<double>(std::llabs(diagonal - j));
-    score += bias;
-    scores[static_cast<size_t>(j)] = score;
-    top = std::fmax(top, score);
+// Decodes the keys and values once; then any row.
+class Reference {
+ public:
+  explicit Reference(const Sequence& sequence) : s_(sequence) {
+    for (int64_t h = 0; h < s_.num_kv_heads; ++h) {
+      for (int64_t j = 0; j < s_.len_k; ++j) {
+        for (int64_t d = 0; d < s_.head_dim; ++d) k_.push_back(s_.k(j, h, d));
+        for (int64_t d = 0; d < s_.head_dim_v; ++d) v_.push_back(s_.v(j, h, d));
+      }
+    }
   }
-  Row row{std::vector<double>(static_cast<size_t>(s.head_dim_v), 0.0), -infinity};
-  if (top == -infinity) return row;
-  double sum = s.sink ? std::exp(s.sink(head) - top) : 0.0;
-  for (int64_t j = 0; j < s.len_k; ++j) {
-    const double weight = std::exp(scores[static_cast<size_t>(j)] - top);
-    if (weight == 0.0) continue;
-    sum += weight;
-    for (int64_t d = 0; d < s.head_dim_v; ++d) row.out[static_cast<size_t>(d)] += weight * s.v(j, kv_head, d);
+
+  Row row(int64_t i, int64_t head) const {
+    const double infinity = std::numeric_limits<double>::infinity();
+    const int64_t kv_head = head / (s_.num_heads / s_.num_kv_heads);
+    const int64_t diagonal = i + s_.len_k - s_.len_q;  // the key that stands where query i stands
+    std::vector<double> q, scores(static_cast<size_t>(s_.len_k), -infinity);
+    for (int64_t d = 0; d < s_.head_dim; ++d) q.push_back(s_.q(i, head, d));
+    double top = s_.sink ? s_.sink(head) : -infinity;
+    for (int64_t j = 0; j < s_.len_k; ++j) {
+      if (s_.is_causal && j > diagonal) continue;
+      if (s_.window_left >= 0 && j < diagonal - s_.window_left) continue;
+      if (s_.window_right >= 0 && j > diagonal + s_.window_right) continue;
+      const double bias = s_.bias ? s_.bias(head, i, j) : 0.0;
+      if (bias == -infinity) continue;
+      const double* k = k_.data() + (kv_head * s_.len_k + j) * s_.head_dim;
+      double score = 0.0;
+      for (int64_t d = 0; d < s_.head_dim; ++d) score += q[static_cast<size_t>(d)] * k[d];
+      score *= s_.scale;
+      if (s_.softcap > 0.0) score = s_.softcap * std::tanh(score / s_.softcap);
+      if (s_.slope) score -= s_.slope(head) * static_cast<double>(std::llabs(diagonal - j));
+      score += bias;
+      scores[static_cast<size_t>(j)] = score;
+      top = std::fmax(top, score);
+    }
+    Row row{std::vector<double>(static_cast<size_t>(s_.head_dim_v), 0.0), -infinity};
+    if (top == -infinity) return row;
+    double sum = s_.sink ? std::exp(s_.sink(head) - top) : 0.0;
+    for (int64_t j = 0; j < s_.len_k; ++j) {
+      const double weight = std::exp(scores[static_cast<size_t>(j)] - top);
+      if (weight == 0.0) continue;
+      sum += weight;
+      const double* v = v_.data() + (kv_head * s_.len_k + j) * s_.head_dim_v;
+      for (int64_t d = 0; d < s_.head_dim_v; ++d) row.out[static_cast<size_t>(d)] += weight * v[d];
+    }
+    for (double& x : row.out) x /= sum;
+    row.lse = top + std::log(sum);
+    return row;
   }
-  for (double& x : row.out) x /= sum;
-  row.lse = top + std::log(sum);
-  return row;
-}
+
+ private:
+  const Sequence& s_;
+  std::vector<double> k_, v_;  // [kv_head, j, d]
+};
 
 }  // namespace dlattn::test

@@ -1,17 +1,17 @@
 // The plan of a call: every visible (row, key) pair belongs to exactly one task, split rows have their merge, parts do not overlap.
-#include "cpu/attention_plan.h"
-
 #include <gtest/gtest.h>
 
 #include <set>
 #include <tuple>
 
+#include "cpu/attention_plan.h"
+
 namespace {
 
 using namespace dlattn::cpu;
 
-Problem make(int64_t heads, int64_t kv_heads, int head_dim, const std::vector<std::pair<int64_t, int64_t>>& lengths, bool causal,
-             int64_t left, bool heads_together) {
+Problem make(int64_t heads, int64_t kv_heads, int head_dim, const std::vector<std::pair<int64_t, int64_t>>& lengths,
+             bool causal, int64_t left, bool heads_together) {
   Problem problem;
   problem.num_heads = heads;
   problem.num_kv_heads = kv_heads;
@@ -77,8 +77,9 @@ TEST(AttentionPlan, CoversEveryVisiblePairOnce) {
   for (bool together : {false, true}) {
     for (bool causal : {false, true}) {
       for (int64_t left : {-1, 0, 300}) {
-        for (const Lengths& lengths : {Lengths{{1, 5000}}, Lengths{{1, 0}, {1, 9000}, {1, 17}}, Lengths{{3, 2000}, {0, 7}, {2, 1}},
-                                       Lengths{{40, 3000}}, Lengths{{400, 400}, {1, 1}, {9, 0}}, Lengths{{64, 20000}}, Lengths{}}) {
+        for (const Lengths& lengths :
+             {Lengths{{1, 5000}}, Lengths{{1, 0}, {1, 9000}, {1, 17}}, Lengths{{3, 2000}, {0, 7}, {2, 1}},
+              Lengths{{40, 3000}}, Lengths{{400, 400}, {1, 1}, {9, 0}}, Lengths{{64, 20000}}, Lengths{}}) {
           check(make(4, 2, 64, lengths, causal, left, together));
           check(make(6, 1, 256, lengths, causal, left, together));
         }

@@ -21,7 +21,8 @@ double value_of(uint16_t bits, int exponent_bits) {
   const int mantissa_bits = 15 - exponent_bits, bias = (1 << (exponent_bits - 1)) - 1;
   const int exponent = bits >> mantissa_bits & ((1 << exponent_bits) - 1), mantissa = bits & ((1 << mantissa_bits) - 1);
   const double sign = bits >> 15 ? -1.0 : 1.0;
-  if (exponent == (1 << exponent_bits) - 1) return mantissa ? std::nan("") : sign * std::numeric_limits<double>::infinity();
+  if (exponent == (1 << exponent_bits) - 1)
+    return mantissa ? std::nan("") : sign * std::numeric_limits<double>::infinity();
   if (exponent == 0) return sign * std::ldexp(mantissa, 1 - bias - mantissa_bits);
   return sign * std::ldexp((1 << mantissa_bits) + mantissa, exponent - bias - mantissa_bits);
 }
@@ -100,8 +101,8 @@ TEST(CpuKernels, RotatesPairsOfBothStyles) {
     for (int rotary_dim : {0, 2, 6, 16, 30, 64}) {
       for (bool interleaved : {false, true}) {
         const int head_dim = rotary_dim + 3, half = rotary_dim / 2;
-        std::vector<float> x(static_cast<size_t>(2 * head_dim)), y(x.size(), std::nanf("")), cos(static_cast<size_t>(half)),
-            sin(static_cast<size_t>(half));
+        std::vector<float> x(static_cast<size_t>(2 * head_dim)), y(x.size(), std::nanf("")),
+            cos(static_cast<size_t>(half)), sin(static_cast<size_t>(half));
         for (size_t i = 0; i < x.size(); ++i) x[i] = 0.25f * static_cast<float>(i % 13) - 1.0f;
         for (int i = 0; i < half; ++i) {
           cos[static_cast<size_t>(i)] = std::cos(0.3f * static_cast<float>(i + 1));

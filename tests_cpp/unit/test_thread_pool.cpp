@@ -1,6 +1,4 @@
 // The CPU backend's threads: every task once, exceptions, nesting, concurrent callers, changed sizes, fork.
-#include "cpu/thread_pool.h"
-
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -10,6 +8,7 @@
 #include <thread>
 #include <vector>
 
+#include "cpu/thread_pool.h"
 #include "dlattn/runtime.h"
 
 namespace {
@@ -27,7 +26,8 @@ class ThreadPool : public ::testing::Test {
 void expect_each_once(int64_t tasks) {
   std::vector<std::atomic<int>> count(static_cast<size_t>(tasks));
   parallel_for(tasks, true, [&](int64_t i) { count[static_cast<size_t>(i)].fetch_add(1); });
-  for (int64_t i = 0; i < tasks; ++i) ASSERT_EQ(count[static_cast<size_t>(i)].load(), 1) << "task " << i << " of " << tasks;
+  for (int64_t i = 0; i < tasks; ++i)
+    ASSERT_EQ(count[static_cast<size_t>(i)].load(), 1) << "task " << i << " of " << tasks;
 }
 
 TEST_F(ThreadPool, RunsEveryTaskOnceForAnyNumberOfThreads) {

@@ -49,10 +49,10 @@ struct FloatArray {
 struct AttentionMask {
   const void* data = nullptr;  // [batch_size or 1, num_heads or 1, seqlen_q, seqlen_k]
   DType dtype = DType::kBool;
-  int64_t batch_size = 1;      // 1: the same for every sequence
-  int64_t num_heads = 1;       // 1: the same for every head
-  int64_t seqlen_q = 0;        // dense: = q's; ragged: >= the longest. A [batch, seqlen_k] mask has stride_seq_q 0
-  int64_t seqlen_k = 0;        // dense: = k's; ragged and paged: >= the longest
+  int64_t batch_size = 1;  // 1: the same for every sequence
+  int64_t num_heads = 1;   // 1: the same for every head
+  int64_t seqlen_q = 0;    // dense: = q's; ragged: >= the longest. A [batch, seqlen_k] mask has stride_seq_q 0
+  int64_t seqlen_k = 0;    // dense: = k's; ragged and paged: >= the longest
   int64_t stride_batch = 0, stride_head = 0, stride_seq_q = 0, stride_seq_k = 1;  // elements; any
 };
 
@@ -64,8 +64,8 @@ struct AttentionOptions {
   int64_t window_left = -1;    // keys j >= i + len_k - len_q - window_left; -1: unlimited
   int64_t window_right = -1;   // keys j <= i + len_k - len_q + window_right; -1: unlimited
   AttentionMask mask;
-  FloatArray sinks;            // [num_heads]: one more logit in the denominator, with no value
-  FloatArray alibi_slopes;     // [num_heads], or [batch_size, num_heads] with a stride: adds -slope |i + len_k - len_q - j|
+  FloatArray sinks;                // [num_heads]: one more logit in the denominator, with no value
+  FloatArray alibi_slopes;         // [num_heads] or [batch_size, num_heads]: adds -slope |i + len_k - len_q - j|
   int64_t alibi_stride_batch = 0;  // 0: the same slopes for every sequence
 };
 
@@ -75,8 +75,8 @@ struct AttentionParams {
   DType dtype = DType::kFloat32;
 
   int64_t batch_size = 0, seqlen_q = 0, seqlen_k = 0;
-  int64_t num_heads = 0, num_kv_heads = 0;   // num_heads % num_kv_heads == 0
-  int64_t head_dim = 0, head_dim_v = 0;      // 1..256 each
+  int64_t num_heads = 0, num_kv_heads = 0;  // num_heads % num_kv_heads == 0
+  int64_t head_dim = 0, head_dim_v = 0;     // 1..256 each
 
   const void* q = nullptr;  // [batch_size, seqlen_q, num_heads, head_dim]
   const void* k = nullptr;  // [batch_size, seqlen_k, num_kv_heads, head_dim]
@@ -90,11 +90,12 @@ struct AttentionParams {
   int64_t out_stride_batch = 0, out_stride_seq = 0, out_stride_head = 0;
   int64_t lse_stride_batch = 0, lse_stride_head = 0;
 
-  IndexArray seqlens_k;     // [batch_size], each 0..seqlen_k: the keys that count; may be empty (all of them)
+  IndexArray seqlens_k;  // [batch_size], each 0..seqlen_k: the keys that count; may be empty (all of them)
 
   AttentionOptions options;
 
-  void* workspace = nullptr;      // attn_workspace_size(params) bytes on `device`, 256-byte aligned; may be null if that is 0
+  // attn_workspace_size(params) bytes on `device`, 256-byte aligned; may be null if that is 0
+  void* workspace = nullptr;
   size_t workspace_bytes = 0;
 };
 
@@ -137,28 +138,30 @@ struct PagedAttentionParams {
   DType dtype = DType::kFloat32;
 
   int64_t batch_size = 0;
-  int64_t seqlen_q = 0;     // decode: queries of each sequence; 0 for prefill
-  int64_t total_q = 0;      // prefill: packed queries of all sequences; 0 for decode
+  int64_t seqlen_q = 0;  // decode: queries of each sequence; 0 for prefill
+  int64_t total_q = 0;   // prefill: packed queries of all sequences; 0 for decode
   int64_t num_heads = 0, num_kv_heads = 0;
   int64_t head_dim = 0, head_dim_v = 0;
   int64_t num_pages = 0, page_size = 0, max_pages = 0;  // page_size >= 1
 
-  const void* q = nullptr;        // decode: [batch_size, seqlen_q, num_heads, head_dim]; prefill: [total_q, num_heads, head_dim]
+  // decode: [batch_size, seqlen_q, num_heads, head_dim]; prefill: [total_q, num_heads, head_dim]
+  const void* q = nullptr;
   const void* k_cache = nullptr;  // [num_pages, page_size, num_kv_heads, head_dim]
   const void* v_cache = nullptr;  // [num_pages, page_size, num_kv_heads, head_dim_v]
   void* out = nullptr;            // as q, with head_dim_v
-  float* lse = nullptr;           // decode: [batch_size, num_heads, seqlen_q]; prefill: [num_heads, total_q]; may be null
+  float* lse = nullptr;  // decode: [batch_size, num_heads, seqlen_q]; prefill: [num_heads, total_q]; may be null
 
-  int64_t q_stride_batch = 0, q_stride_seq = 0, q_stride_head = 0;        // prefill: stride_batch unused, stride_seq per token
-  int64_t k_stride_page = 0, k_stride_seq = 0, k_stride_head = 0;         // stride_seq: from a row of a page to the next
+  // prefill: stride_batch is unused, stride_seq steps from token to token
+  int64_t q_stride_batch = 0, q_stride_seq = 0, q_stride_head = 0;
+  int64_t k_stride_page = 0, k_stride_seq = 0, k_stride_head = 0;  // stride_seq: from a row of a page to the next
   int64_t v_stride_page = 0, v_stride_seq = 0, v_stride_head = 0;
   int64_t out_stride_batch = 0, out_stride_seq = 0, out_stride_head = 0;
   int64_t lse_stride_batch = 0, lse_stride_head = 0;
 
-  IndexArray page_table;            // [batch_size, max_pages], last stride 1
+  IndexArray page_table;  // [batch_size, max_pages], last stride 1
   int64_t page_table_stride_batch = 0;
-  IndexArray seqlens_k;             // [batch_size], each 0..max_pages * page_size
-  IndexArray cu_seqlens_q;          // [batch_size + 1]; empty for decode
+  IndexArray seqlens_k;     // [batch_size], each 0..max_pages * page_size
+  IndexArray cu_seqlens_q;  // [batch_size + 1]; empty for decode
 
   AttentionOptions options;
 
@@ -176,29 +179,29 @@ struct RotaryParams {
 
   int64_t batch_size = 0, seqlen = 0;
   int64_t num_heads = 0, num_kv_heads = 0;
-  int64_t head_dim = 0;           // 1..256
-  int64_t rotary_dim = 0;         // even, 0..head_dim
-  int64_t max_position = 0;       // rows of the table; unused if gathered
+  int64_t head_dim = 0;      // 1..256
+  int64_t rotary_dim = 0;    // even, 0..head_dim
+  int64_t max_position = 0;  // rows of the table; unused if gathered
 
-  const void* q = nullptr;        // [batch_size, seqlen, num_heads, head_dim]; may be null if num_heads is 0
-  const void* k = nullptr;        // [batch_size, seqlen, num_kv_heads, head_dim]; may be null if num_kv_heads is 0
-  void* q_out = nullptr;          // as q
-  void* k_out = nullptr;          // as k
+  const void* q = nullptr;  // [batch_size, seqlen, num_heads, head_dim]; may be null if num_heads is 0
+  const void* k = nullptr;  // [batch_size, seqlen, num_kv_heads, head_dim]; may be null if num_kv_heads is 0
+  void* q_out = nullptr;    // as q
+  void* k_out = nullptr;    // as k
 
   int64_t q_stride_batch = 0, q_stride_seq = 0, q_stride_head = 0;
   int64_t k_stride_batch = 0, k_stride_seq = 0, k_stride_head = 0;
   int64_t q_out_stride_batch = 0, q_out_stride_seq = 0, q_out_stride_head = 0;
   int64_t k_out_stride_batch = 0, k_out_stride_seq = 0, k_out_stride_head = 0;
 
-  const void* cos = nullptr;      // [max_position, rotary_dim / 2]; gathered: [batch_size, seqlen, rotary_dim / 2]
-  const void* sin = nullptr;      // as cos
-  DType table_dtype = DType::kFloat32;  // of cos and sin: float32, float16 or bfloat16
-  bool gathered = false;          // cos and sin hold one row per token already
+  const void* cos = nullptr;  // [max_position, rotary_dim / 2]; gathered: [batch_size, seqlen, rotary_dim / 2]
+  const void* sin = nullptr;  // as cos
+  DType table_dtype = DType::kFloat32;               // of cos and sin: float32, float16 or bfloat16
+  bool gathered = false;                             // cos and sin hold one row per token already
   int64_t cos_stride_batch = 0, cos_stride_seq = 0;  // stride_batch: only if gathered
   int64_t sin_stride_batch = 0, sin_stride_seq = 0;
 
-  IndexArray positions;           // [batch_size, seqlen], each 0..max_position - 1; empty: 0..seqlen - 1. CUDA: a position
-                                  // outside the table gives NaN rows; CPU: an error
+  IndexArray positions;  // [batch_size, seqlen], each 0..max_position - 1; empty: 0..seqlen - 1. CUDA: a position
+                         // outside the table gives NaN rows; CPU: an error
   int64_t positions_stride_batch = 0, positions_stride_seq = 1;
 
   bool interleaved = false;
@@ -215,17 +218,17 @@ struct AppendKVParams {
   int64_t head_dim = 0, head_dim_v = 0;
   int64_t num_pages = 0, page_size = 0;
 
-  const void* k = nullptr;        // [batch_size, seqlen, num_kv_heads, head_dim]
-  const void* v = nullptr;        // [batch_size, seqlen, num_kv_heads, head_dim_v]
-  void* k_cache = nullptr;        // [num_pages, page_size, num_kv_heads, head_dim]
-  void* v_cache = nullptr;        // [num_pages, page_size, num_kv_heads, head_dim_v]
+  const void* k = nullptr;  // [batch_size, seqlen, num_kv_heads, head_dim]
+  const void* v = nullptr;  // [batch_size, seqlen, num_kv_heads, head_dim_v]
+  void* k_cache = nullptr;  // [num_pages, page_size, num_kv_heads, head_dim]
+  void* v_cache = nullptr;  // [num_pages, page_size, num_kv_heads, head_dim_v]
 
   int64_t k_stride_batch = 0, k_stride_seq = 0, k_stride_head = 0;
   int64_t v_stride_batch = 0, v_stride_seq = 0, v_stride_head = 0;
   int64_t k_cache_stride_page = 0, k_cache_stride_seq = 0, k_cache_stride_head = 0;
   int64_t v_cache_stride_page = 0, v_cache_stride_seq = 0, v_cache_stride_head = 0;
 
-  IndexArray slot_mapping;        // [batch_size, seqlen], each -1..num_pages * page_size - 1, no slot twice
+  IndexArray slot_mapping;  // [batch_size, seqlen], each -1..num_pages * page_size - 1, no slot twice
   int64_t slot_mapping_stride_batch = 0, slot_mapping_stride_seq = 1;
 };
 
@@ -251,11 +254,11 @@ struct MergeParams {
   DType dtype = DType::kFloat32;  // of every out
 
   int64_t batch_size = 0, seqlen_q = 0, num_heads = 0, head_dim_v = 0;
-  int64_t num_states = 0;                   // >= 1
-  const AttentionState* states = nullptr;   // num_states of them, in host memory
+  int64_t num_states = 0;                  // >= 1
+  const AttentionState* states = nullptr;  // num_states of them, in host memory
 
-  void* out = nullptr;    // [batch_size, seqlen_q, num_heads, head_dim_v]; may be states[i].out itself
-  float* lse = nullptr;   // [batch_size, num_heads, seqlen_q]; may be null or states[i].lse itself
+  void* out = nullptr;   // [batch_size, seqlen_q, num_heads, head_dim_v]; may be states[i].out itself
+  float* lse = nullptr;  // [batch_size, num_heads, seqlen_q]; may be null or states[i].lse itself
   int64_t out_stride_batch = 0, out_stride_seq = 0, out_stride_head = 0;
   int64_t lse_stride_batch = 0, lse_stride_head = 0, lse_stride_seq = 1;
 };

@@ -18,10 +18,10 @@ struct TensorView {
   void* data = nullptr;
   DType dtype = DType::kFloat32;
   Device device;
-  int32_t ndim = -1;                // -1: no tensor (the argument was not given)
-  bool read_only = false;           // writing is refused
+  int32_t ndim = -1;       // -1: no tensor (the argument was not given)
+  bool read_only = false;  // writing is refused
   int64_t shape[kMaxDims] = {};
-  int64_t strides[kMaxDims] = {};   // elements
+  int64_t strides[kMaxDims] = {};  // elements
 
   bool given() const { return ndim >= 0; }
   int64_t numel() const {
@@ -37,15 +37,15 @@ enum class Layout : uint8_t { kBLHD, kBHLD };
 
 // Array-valued options; the scalar ones are set on the result's `options`.
 struct AttentionTensors {
-  TensorView q, k, v;             // dense or packed; k, v also stand for k_cache, v_cache
-  TensorView out, lse;            // not given: left null, strides those of a contiguous result
-  TensorView mask;                // [batch, len_k], [batch, len_q, len_k] or [batch, heads, len_q, len_k]; batch, heads may be 1
-  TensorView sinks;               // [heads]
-  TensorView alibi_slopes;        // [heads] or [batch, heads]
-  TensorView seqlens_k;           // [batch]
-  TensorView cu_seqlens_q;        // [batch + 1]
-  TensorView cu_seqlens_k;        // [batch + 1]
-  TensorView page_table;          // [batch, max_pages]
+  TensorView q, k, v;   // dense or packed; k, v also stand for k_cache, v_cache
+  TensorView out, lse;  // not given: left null, strides those of a contiguous result
+  TensorView mask;      // [batch, len_k], [batch, len_q, len_k] or [batch, heads, len_q, len_k]; batch, heads may be 1
+  TensorView sinks;     // [heads]
+  TensorView alibi_slopes;  // [heads] or [batch, heads]
+  TensorView seqlens_k;     // [batch]
+  TensorView cu_seqlens_q;  // [batch + 1]
+  TensorView cu_seqlens_k;  // [batch + 1]
+  TensorView page_table;    // [batch, max_pages]
   Layout layout = Layout::kBLHD;
 };
 
@@ -55,19 +55,19 @@ DLATTN_EXPORT VarlenAttentionParams make_varlen_params(const char* op, const Att
 DLATTN_EXPORT PagedAttentionParams make_paged_params(const char* op, const AttentionTensors& tensors);
 
 struct RotaryTensors {
-  TensorView q, k;                // [batch, len, heads, dim] (or bhld), or packed [tokens, heads, dim]; one may be missing
-  TensorView q_out, k_out;        // not given: left null, strides those of a contiguous result
-  TensorView cos, sin;            // [max_position, rotary_dim / 2], or gathered [batch, len, rotary_dim / 2]
-  TensorView positions;           // [batch, len], or [tokens] with tokens = batch * len; may be missing
+  TensorView q, k;          // [batch, len, heads, dim] (or bhld), or packed [tokens, heads, dim]; one may be missing
+  TensorView q_out, k_out;  // not given: left null, strides those of a contiguous result
+  TensorView cos, sin;      // [max_position, rotary_dim / 2], or gathered [batch, len, rotary_dim / 2]
+  TensorView positions;     // [batch, len], or [tokens] with tokens = batch * len; may be missing
   Layout layout = Layout::kBLHD;
 };
 
 DLATTN_EXPORT RotaryParams make_rotary_params(const char* op, const RotaryTensors& tensors);
 
 struct AppendTensors {
-  TensorView k, v;                // [batch, len, heads, dim] (or bhld), or packed [tokens, heads, dim]
-  TensorView k_cache, v_cache;    // [pages, page_size, heads, dim] (or bhld)
-  TensorView slot_mapping;        // [batch, len], or [tokens] with tokens = batch * len
+  TensorView k, v;              // [batch, len, heads, dim] (or bhld), or packed [tokens, heads, dim]
+  TensorView k_cache, v_cache;  // [pages, page_size, heads, dim] (or bhld)
+  TensorView slot_mapping;      // [batch, len], or [tokens] with tokens = batch * len
   Layout layout = Layout::kBLHD;
 };
 
@@ -78,8 +78,8 @@ DLATTN_EXPORT RotaryAppendKVParams make_rotary_append_params(const char* op, con
                                                              const AppendTensors& append);
 
 struct StateTensors {
-  TensorView out;                 // [batch, len, heads, dim_v] (or bhld), or packed [tokens, heads, dim_v]
-  TensorView lse;                 // [batch, heads, len]; packed: [heads, tokens]
+  TensorView out;  // [batch, len, heads, dim_v] (or bhld), or packed [tokens, heads, dim_v]
+  TensorView lse;  // [batch, heads, len]; packed: [heads, tokens]
 };
 
 // Fills `states` (num_states of them, kept by the caller) and points the result at it.

@@ -13,8 +13,8 @@ namespace {
 
 // scores[r * kFewKeys + j] for kRows rows and the kWidth / kRows keys from rows[0] on (fewer: `count`).
 template <int kRows, class T>
-inline __attribute__((always_inline)) void dot_products(const float* query, int q_stride, const T* const* rows, int count,
-                                                        int head_dim, float* scores) {
+inline __attribute__((always_inline)) void dot_products(const float* query, int q_stride, const T* const* rows,
+                                                        int count, int head_dim, float* scores) {
   constexpr int kKeys = Simd::kWidth / kRows;
   Simd::Reg acc[Simd::kWidth];
 #pragma GCC unroll 16
@@ -40,7 +40,8 @@ inline __attribute__((always_inline)) void dot_products(const float* query, int 
       const Simd::Reg y = load_partial(k[j] + d, head_dim - d);
 #pragma GCC unroll 16
       for (int r = 0; r < kRows; ++r) {
-        acc[r * kKeys + j] = Simd::fma(Simd::load(query + r * q_stride + d), y, acc[r * kKeys + j]);  // zeros behind head_dim
+        acc[r * kKeys + j] =
+            Simd::fma(Simd::load(query + r * q_stride + d), y, acc[r * kKeys + j]);  // zeros behind head_dim
       }
     }
   }
@@ -76,8 +77,8 @@ struct Prefetch {
 };
 
 template <int kRows, class T>
-inline void all_scores(const float* query, int q_stride, const T* const* rows, int count, int head_dim, const Prefetch<T>& prefetch,
-                       float* scores) {
+inline void all_scores(const float* query, int q_stride, const T* const* rows, int count, int head_dim,
+                       const Prefetch<T>& prefetch, float* scores) {
   constexpr int kKeys = Simd::kWidth / kRows;
   for (int j = 0; j < count; j += kKeys) {
     prefetch.fetch(j, j + kKeys);
@@ -87,8 +88,9 @@ inline void all_scores(const float* query, int q_stride, const T* const* rows, i
 
 // acc[r][d ..] = acc * factor[r] + sum_j p[r][j] v[j][d ..] for kVectors vectors of columns; `columns` < all of them: a ragged end.
 template <int kRows, int kVectors, class T>
-inline __attribute__((always_inline)) void accumulate_columns(const float* p, const float* factor, const T* const* rows, int count,
-                                                              int d, int columns, float* acc, int acc_stride) {
+inline __attribute__((always_inline)) void accumulate_columns(const float* p, const float* factor, const T* const* rows,
+                                                              int count, int d, int columns, float* acc,
+                                                              int acc_stride) {
   Simd::Reg sum[kRows][kVectors];
 #pragma GCC unroll 16
   for (int r = 0; r < kRows; ++r) {
@@ -101,7 +103,8 @@ inline __attribute__((always_inline)) void accumulate_columns(const float* p, co
     Simd::Reg v[kVectors];
 #pragma GCC unroll 16
     for (int i = 0; i < kVectors; ++i) {
-      v[i] = columns == kVectors * Simd::kWidth ? Simd::load(rows[j] + d + i * Simd::kWidth) : load_partial(rows[j] + d, columns);
+      v[i] = columns == kVectors * Simd::kWidth ? Simd::load(rows[j] + d + i * Simd::kWidth)
+                                                : load_partial(rows[j] + d, columns);
     }
 #pragma GCC unroll 16
     for (int r = 0; r < kRows; ++r) {
@@ -149,8 +152,8 @@ inline void attend_row_group(const RowBlock& block, int first, int64_t begin, in
                              const T* const* v_rows, const Prefetch<T>& prefetch) {
   const int q_stride = padded(block.head_dim), acc_stride = padded(block.head_dim_v);
   float scores[kRows * kFewKeys];
-  all_scores<kRows>(block.query + static_cast<int64_t>(first) * q_stride, q_stride, k_rows, count, block.head_dim, prefetch,
-                    scores);
+  all_scores<kRows>(block.query + static_cast<int64_t>(first) * q_stride, q_stride, k_rows, count, block.head_dim,
+                    prefetch, scores);
   float factor[kRows];
   uint8_t visible[kRows][kFewKeys];
   bool some_hidden = false;

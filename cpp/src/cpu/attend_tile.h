@@ -81,13 +81,14 @@ struct PackedBlock {
   int stride = 0;
   const float* k = nullptr;
   const float* v = nullptr;
-  bool finite = true;                // all of V
+  bool finite = true;  // all of V
   const T* const* v_rows = nullptr;
 };
 
 // Twelve rows against the keys [from, from + count) of a packed block; `from` is a multiple of kPanelWidth.
 template <class T>
-inline void attend_rows(const RowBlock& block, int first, const PackedBlock<T>& packed, int from, int count, float* scores) {
+inline void attend_rows(const RowBlock& block, int first, const PackedBlock<T>& packed, int from, int count,
+                        float* scores) {
   const bool finite = packed.finite;
   const int rows = block.num_rows - first < kMaxTileRows ? block.num_rows - first : kMaxTileRows;
   const int q_stride = padded(block.head_dim), acc_stride = padded(block.head_dim_v);
@@ -132,7 +133,8 @@ inline void attend_rows(const RowBlock& block, int first, const PackedBlock<T>& 
   if (!finite) return;
 
   for (int column = 0; column < block.head_dim_v; column += kPanelWidth) {
-    const float* panel = packed.v + static_cast<int64_t>(column) * packed.stride + static_cast<int64_t>(from) * kPanelWidth;
+    const float* panel =
+        packed.v + static_cast<int64_t>(column) * packed.stride + static_cast<int64_t>(from) * kPanelWidth;
     for (int r = 0; r < rows; r += Simd::kTileRows) {
       multiply_tile(scores + r * kScoreStride, kScoreStride, panel, count, c);
       for (int i = 0; i < Simd::kTileRows; ++i) {
@@ -160,7 +162,8 @@ void attend_tile(const RowBlock& block, int64_t begin, int64_t end) {
     const PackedBlock<T> packed{key, count, packed_k, packed_v, finite, v_rows};
     for (int row = 0; row < block.num_rows; row += kMaxTileRows) {
       const int last = row + kMaxTileRows < block.num_rows ? row + kMaxTileRows - 1 : block.num_rows - 1;
-      const int64_t from = block.rule.key_begin(block.query_of(row)) - key, to = block.rule.key_end(block.query_of(last)) - key;
+      const int64_t from = block.rule.key_begin(block.query_of(row)) - key,
+                    to = block.rule.key_end(block.query_of(last)) - key;
       const int first_key = from <= 0 ? 0 : from < count ? static_cast<int>(from) / kPanelWidth * kPanelWidth : count;
       const int last_key = to < count ? static_cast<int>(to) : count;
       if (first_key < last_key) attend_rows(block, row, packed, first_key, last_key - first_key, scores);

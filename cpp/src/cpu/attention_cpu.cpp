@@ -119,8 +119,8 @@ Problem make_problem(const VarlenAttentionParams& params) {
     s.keys.v = offset(params.v, first_k * params.v_stride_token, params.dtype);
     s.keys.k_stride_seq = params.k_stride_token;
     s.keys.v_stride_seq = params.v_stride_token;
-    set_rule(params.options, b, read_index(params.cu_seqlens_q, b + 1) - first_q, read_index(params.cu_seqlens_k, b + 1) - first_k,
-             &problem);
+    set_rule(params.options, b, read_index(params.cu_seqlens_q, b + 1) - first_q,
+             read_index(params.cu_seqlens_k, b + 1) - first_k, &problem);
   }
   return problem;
 }
@@ -155,7 +155,8 @@ Problem make_problem(const PagedAttentionParams& params) {
 }
 
 // The last step of one row: divide, add the sink, convert, write.
-void write_row(const Problem& problem, const Sequence& s, int64_t head, int64_t query, float* acc, float row_max, float row_sum) {
+void write_row(const Problem& problem, const Sequence& s, int64_t head, int64_t query, float* acc, float row_max,
+               float row_sum) {
   float largest = row_max, factor = 1.0f, sum = row_sum;
   if (!problem.sinks.empty()) {
     const float sink = problem.sinks[static_cast<size_t>(head)];
@@ -171,7 +172,8 @@ void write_row(const Problem& problem, const Sequence& s, int64_t head, int64_t 
   void* out = offset(s.out, query * problem.out_stride_seq + head * problem.out_stride_head, problem.dtype);
   kernels_for(problem.dtype).store(acc, out, problem.head_dim_v);
   if (s.lse != nullptr) {
-    s.lse[head * problem.lse_stride_head + query] = static_cast<float>((largest + std::log2(static_cast<double>(sum))) * kLn2);
+    s.lse[head * problem.lse_stride_head + query] =
+        static_cast<float>((largest + std::log2(static_cast<double>(sum))) * kLn2);
   }
 }
 
@@ -225,7 +227,8 @@ void run_task(const Problem& problem, const Task& task, bool few, float* partial
   const int64_t acc_floats = static_cast<int64_t>(block.padded_rows) * padded(problem.head_dim_v);
   const int64_t row_floats = padded(block.num_rows);
   const int64_t head_floats = query_floats + acc_floats + 2 * row_floats;
-  float* memory = thread_scratch(heads * head_floats + (few ? 0 : scratch_floats(problem.head_dim, problem.head_dim_v)));
+  float* memory =
+      thread_scratch(heads * head_floats + (few ? 0 : scratch_floats(problem.head_dim, problem.head_dim_v)));
   const auto place = [&](int64_t kv_head) {
     float* p = memory + (kv_head - task.kv_head_begin) * head_floats;
     block.query = p;
@@ -287,7 +290,8 @@ void run_merge(const Problem& problem, const Merge& merge, float* partials) {
 
 void run(const Problem& problem) {
   const Plan plan = make_plan(problem);
-  std::unique_ptr<float[]> partials(plan.partial_floats == 0 ? nullptr : new float[static_cast<size_t>(plan.partial_floats)]);
+  std::unique_ptr<float[]> partials(plan.partial_floats == 0 ? nullptr
+                                                             : new float[static_cast<size_t>(plan.partial_floats)]);
   const bool worth = plan.work > kWorthThreads;
   parallel_for(static_cast<int64_t>(plan.tasks.size()), worth,
                [&](int64_t i) { run_task(problem, plan.tasks[static_cast<size_t>(i)], plan.few, partials.get()); });

@@ -18,10 +18,11 @@ constexpr float kLog2E = 1.44269504088896341f;
 constexpr double kLn2 = 0.693147180559945309;
 constexpr int64_t kUnlimited = INT64_C(1) << 62;
 
-constexpr int kPanel = 32;       // rows of float32 scratch are padded to a multiple of this
-constexpr int kTileKeys = 128;   // keys that the tile kernel packs at a time; 64..512 differ by 5 % (docs/kernels/cpu.md)
-constexpr int kFewKeys = 32;     // keys that the few-rows kernel takes at a time
-constexpr int kFewRows = 8;      // up to so many rows per kv head the few-rows kernel is faster
+constexpr int kPanel = 32;  // rows of float32 scratch are padded to a multiple of this
+constexpr int kTileKeys =
+    128;                      // keys that the tile kernel packs at a time; 64..512 differ by 5 % (docs/kernels/cpu.md)
+constexpr int kFewKeys = 32;  // keys that the few-rows kernel takes at a time
+constexpr int kFewRows = 8;   // up to so many rows per kv head the few-rows kernel is faster
 
 constexpr int padded(int n) { return (n + kPanel - 1) / kPanel * kPanel; }
 
@@ -29,8 +30,8 @@ constexpr int padded(int n) { return (n + kPanel - 1) / kPanel * kPanel; }
 struct KeyView {
   const void* k = nullptr;
   const void* v = nullptr;
-  int64_t k_stride_seq = 0, v_stride_seq = 0;    // elements
-  const void* pages = nullptr;                   // the sequence's row of the page table; null: contiguous
+  int64_t k_stride_seq = 0, v_stride_seq = 0;  // elements
+  const void* pages = nullptr;                 // the sequence's row of the page table; null: contiguous
   bool pages_int64 = false;
   int64_t page_size = 1;
   int64_t k_stride_page = 0, v_stride_page = 0;
@@ -38,14 +39,14 @@ struct KeyView {
 
 // Which keys a query of one sequence sees, and what is added to the scores.
 struct ScoreRule {
-  int64_t offset = 0;                            // len_k - len_q: query i stands at key i + offset
-  int64_t left = kUnlimited, right = kUnlimited; // key j is visible iff -left <= j - (i + offset) <= right
+  int64_t offset = 0;                             // len_k - len_q: query i stands at key i + offset
+  int64_t left = kUnlimited, right = kUnlimited;  // key j is visible iff -left <= j - (i + offset) <= right
   int64_t len_k = 0;
-  float softcap = 0.0f;                          // in base 2: c log2 e; 0: off
-  const void* mask = nullptr;                    // of this sequence
+  float softcap = 0.0f;        // in base 2: c log2 e; 0: off
+  const void* mask = nullptr;  // of this sequence
   DType mask_dtype = DType::kBool;
   int64_t mask_stride_head = 0, mask_stride_q = 0, mask_stride_k = 0;
-  const float* alibi = nullptr;                  // [num_heads], times log2 e
+  const float* alibi = nullptr;  // [num_heads], times log2 e
 
   int64_t key_begin(int64_t query) const {
     const int64_t first = left == kUnlimited ? 0 : query + offset - left;
@@ -60,32 +61,32 @@ struct ScoreRule {
 };
 
 struct RowBlock {
-  int64_t first_row = 0;                         // of the (sequence, kv head)
+  int64_t first_row = 0;  // of the (sequence, kv head)
   int num_rows = 0;
-  int padded_rows = 0;                           // rows that query and acc have room for: see attend_tile, attend_few
+  int padded_rows = 0;  // rows that query and acc have room for: see attend_tile, attend_few
   int heads_per_kv_head = 1;
-  int64_t first_head = 0;                        // query head of row 0 of the (sequence, kv head)
+  int64_t first_head = 0;  // query head of row 0 of the (sequence, kv head)
   int head_dim = 0, head_dim_v = 0;
-  float scale = 1.0f;                            // scale * log2 e
-  const void* q = nullptr;                       // query 0, head first_head
+  float scale = 1.0f;       // scale * log2 e
+  const void* q = nullptr;  // query 0, head first_head
   int64_t q_stride_seq = 0, q_stride_head = 0;
   KeyView keys;
   ScoreRule rule;
 
-  KeyView next;                                  // attend_few: what it will be given next, to prefetch
-  int64_t next_begin = 0, next_end = 0;          // empty: nothing
+  KeyView next;                          // attend_few: what it will be given next, to prefetch
+  int64_t next_begin = 0, next_end = 0;  // empty: nothing
 
-  float* query = nullptr;                        // [padded_rows, padded(head_dim)], scaled
-  float* acc = nullptr;                          // [padded_rows, padded(head_dim_v)]
-  float* row_max = nullptr;                      // [num_rows]
+  float* query = nullptr;    // [padded_rows, padded(head_dim)], scaled
+  float* acc = nullptr;      // [padded_rows, padded(head_dim_v)]
+  float* row_max = nullptr;  // [num_rows]
   float* row_sum = nullptr;
-  float* scratch = nullptr;                      // scratch_floats(head_dim, head_dim_v), not kept between calls
+  float* scratch = nullptr;  // scratch_floats(head_dim, head_dim_v), not kept between calls
 
   int64_t query_of(int row) const { return (first_row + row) / heads_per_kv_head; }
   int64_t head_of(int row) const { return first_head + (first_row + row) % heads_per_kv_head; }
 };
 
-constexpr int kMaxTileRows = 12;                 // the largest register tile of any instruction set
+constexpr int kMaxTileRows = 12;  // the largest register tile of any instruction set
 constexpr int kScoreStride = kTileKeys;
 
 constexpr int64_t scratch_floats(int head_dim, int head_dim_v) {
@@ -104,16 +105,16 @@ struct AttentionKernels {
 // One token's rotation: `num_heads` rows of head_dim elements, rotary_dim of them rotated.
 struct RotaryRows {
   const void* src = nullptr;
-  void* dst = nullptr;                           // may be src
+  void* dst = nullptr;  // may be src
   int64_t src_stride_head = 0, dst_stride_head = 0;
   int64_t num_heads = 0;
   int head_dim = 0, rotary_dim = 0;
   bool interleaved = false;
-  const float* cos = nullptr;                    // [rotary_dim / 2]
+  const float* cos = nullptr;  // [rotary_dim / 2]
   const float* sin = nullptr;
 };
 
-struct DTypeKernels {                            // for float32, float16, bfloat16
+struct DTypeKernels {  // for float32, float16, bfloat16
   AttentionKernels attention;
   void (*rotate)(const RotaryRows& rows);
   void (*load)(const void* src, float* dst, int64_t n);
@@ -122,7 +123,7 @@ struct DTypeKernels {                            // for float32, float16, bfloat
 
 struct Kernels {
   const char* isa;
-  DTypeKernels by_dtype[3];                      // indexed by DType
+  DTypeKernels by_dtype[3];  // indexed by DType
 };
 
 extern const Kernels kKernelsBaseline;

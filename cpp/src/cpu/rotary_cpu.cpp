@@ -14,7 +14,9 @@ constexpr int64_t kWorthBytes = 1 << 17;
 
 int64_t element_size(DType dtype) { return dtype == DType::kFloat32 ? 4 : 2; }
 
-char* at(void* base, int64_t elements, DType dtype) { return static_cast<char*>(base) + elements * element_size(dtype); }
+char* at(void* base, int64_t elements, DType dtype) {
+  return static_cast<char*>(base) + elements * element_size(dtype);
+}
 const char* at(const void* base, int64_t elements, DType dtype) {
   return static_cast<const char*>(base) + elements * element_size(dtype);
 }
@@ -78,9 +80,11 @@ int64_t slot_of(const AppendKVParams& p, int64_t batch, int64_t seq) {
   return read_index(p.slot_mapping, batch * p.slot_mapping_stride_batch + seq * p.slot_mapping_stride_seq);
 }
 
-void copy_rows(const void* src, int64_t src_stride, void* dst, int64_t dst_stride, int64_t heads, int64_t dim, DType dtype) {
+void copy_rows(const void* src, int64_t src_stride, void* dst, int64_t dst_stride, int64_t heads, int64_t dim,
+               DType dtype) {
   for (int64_t h = 0; h < heads; ++h) {
-    std::memcpy(at(dst, h * dst_stride, dtype), at(src, h * src_stride, dtype), static_cast<size_t>(dim * element_size(dtype)));
+    std::memcpy(at(dst, h * dst_stride, dtype), at(src, h * src_stride, dtype),
+                static_cast<size_t>(dim * element_size(dtype)));
   }
 }
 

@@ -68,8 +68,8 @@ inline void find_rows(const KeyView& keys, int64_t begin, int64_t end, const T**
 
 // acc[row] += sum over visible keys of p v, key by key: keeps a NaN or infinity in an invisible value out of the row.
 template <class T>
-inline void accumulate_selected(const float* p, const uint8_t* visible, const T* const* v_rows, int count, int head_dim_v,
-                                float* acc) {
+inline void accumulate_selected(const float* p, const uint8_t* visible, const T* const* v_rows, int count,
+                                int head_dim_v, float* acc) {
   for (int j = 0; j < count; ++j) {
     if (!visible[j]) continue;
     const Simd::Reg weight = Simd::set1(p[j]);
@@ -91,7 +91,8 @@ void start_rows(const RowBlock& block) {
     block.row_max[row] = -kInfinity;
     block.row_sum[row] = 0.0f;
     const int64_t head = block.head_of(row) - block.first_head;
-    const T* src = static_cast<const T*>(block.q) + block.query_of(row) * block.q_stride_seq + head * block.q_stride_head;
+    const T* src =
+        static_cast<const T*>(block.q) + block.query_of(row) * block.q_stride_seq + head * block.q_stride_head;
     float* dst = block.query + static_cast<int64_t>(row) * stride;
     load_row(src, dst, block.head_dim);
     const Simd::Reg scale = Simd::set1(block.scale);

@@ -48,7 +48,8 @@ struct Simd {
   // p * 2^n for a whole number n <= 0; 0 below n = -126. Denormal results would cost 60 times as much.
   static Reg scale_by_exp2(Reg p, Reg n) {
     const __m256i exponent = _mm256_cvtps_epi32(_mm256_max_ps(n, _mm256_set1_ps(-127.0f)));
-    return _mm256_mul_ps(p, _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_add_epi32(exponent, _mm256_set1_epi32(127)), 23)));
+    return _mm256_mul_ps(
+        p, _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_add_epi32(exponent, _mm256_set1_epi32(127)), 23)));
   }
   static float sum(Reg a) {
     __m128 s = _mm_add_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));

@@ -51,7 +51,8 @@ struct Simd {
   static float max_of(Reg a) { return _mm512_reduce_max_ps(a); }
   static Reg sums(const Reg (&acc)[16]) {
     __m256 half[16];
-    for (int i = 0; i < 16; ++i) half[i] = _mm256_add_ps(_mm512_castps512_ps256(acc[i]), _mm512_extractf32x8_ps(acc[i], 1));
+    for (int i = 0; i < 16; ++i)
+      half[i] = _mm256_add_ps(_mm512_castps512_ps256(acc[i]), _mm512_extractf32x8_ps(acc[i], 1));
     return _mm512_insertf32x8(_mm512_castps256_ps512(sums8(half)), sums8(half + 8), 1);
   }
   static void store_transposed(const Reg (&rows)[16], float* dst, int stride) {
@@ -69,7 +70,8 @@ struct Simd {
     }
     for (int i = 0; i < 4; ++i) {
       const __m512 c0 = _mm512_shuffle_f32x4(b[i], b[i + 4], 0x88), c1 = _mm512_shuffle_f32x4(b[i], b[i + 4], 0xdd);
-      const __m512 c2 = _mm512_shuffle_f32x4(b[i + 8], b[i + 12], 0x88), c3 = _mm512_shuffle_f32x4(b[i + 8], b[i + 12], 0xdd);
+      const __m512 c2 = _mm512_shuffle_f32x4(b[i + 8], b[i + 12], 0x88),
+                   c3 = _mm512_shuffle_f32x4(b[i + 8], b[i + 12], 0xdd);
       store(dst + (i + 0) * stride, _mm512_shuffle_f32x4(c0, c2, 0x88));
       store(dst + (i + 4) * stride, _mm512_shuffle_f32x4(c1, c3, 0x88));
       store(dst + (i + 8) * stride, _mm512_shuffle_f32x4(c0, c2, 0xdd));

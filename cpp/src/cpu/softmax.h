@@ -2,6 +2,7 @@
 #pragma once
 
 #include <math.h>
+
 #include <limits>
 
 #include "cpu/kernels.h"
@@ -55,7 +56,8 @@ inline float mask_value(const ScoreRule& rule, int64_t index) {
 }
 
 // Softcap, ALiBi and mask of one row: scores[0 .. n) are those of keys begin .. begin + n; n is a multiple of the width.
-inline void apply_options(const ScoreRule& rule, int64_t query, int64_t head, int64_t begin, int first, int last, float* scores) {
+inline void apply_options(const ScoreRule& rule, int64_t query, int64_t head, int64_t begin, int first, int last,
+                          float* scores) {
   if (rule.softcap > 0.0f) {
     const Simd::Reg cap = Simd::set1(rule.softcap), inverse = Simd::set1(1.0f / rule.softcap);
     for (int j = first / Simd::kWidth * Simd::kWidth; j < last; j += Simd::kWidth) {
