@@ -12,8 +12,9 @@ import importlib.util
 import sys
 import timeit
 
-import dlattn
 import numpy as np
+
+import dlattn
 
 BAR = 2.0  # microseconds, NumPy and torch, without the arithmetic
 

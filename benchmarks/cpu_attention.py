@@ -19,9 +19,10 @@ import threading
 import time
 from dataclasses import dataclass, field
 
-import dlattn
 import torch
 from torch.nn.functional import scaled_dot_product_attention
+
+import dlattn
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 ERROR_FLOOR = {"float32": 1e-5, "bfloat16": 1e-2, "float16": 2e-3}  # relative L2 that is certainly rounding

@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass, field
 
-import dlattn
 import numpy as np
 
+import dlattn
 import reference
 from harness import F32, Placed, check_lse, check_out, oracle, rng
 

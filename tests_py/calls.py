@@ -1,8 +1,8 @@
 """Short forms of calls for tests with numbers known beforehand: float values in, float64 values out, in any dtype."""
 
-import dlattn
 import numpy as np
 
+import dlattn
 from harness import F32, Placed
 
 

@@ -3,7 +3,7 @@
 import os
 
 for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
-    # The oracle's matrix products are small: threads of NumPy's BLAS cost more than they give. Read when NumPy is loaded.
+    # The oracle's matrix products are small: threads of NumPy's BLAS cost more than they give. Read as NumPy is loaded.
     os.environ.setdefault(name, "1")
 
 from hypothesis import HealthCheck, settings  # noqa: E402

@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass, field
 
-import dlattn
 import numpy as np
 
+import dlattn
 import reference
 from attention_case import INF, NAN, blhd, mask_values
 from harness import F32, Placed, bits, check_lse, check_out, oracle, rng

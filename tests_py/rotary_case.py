@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 
-import dlattn
 import numpy as np
 
+import dlattn
 import reference
 from attention_case import blhd
 from harness import F32, Placed, bits, rng

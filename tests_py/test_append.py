@@ -1,11 +1,11 @@
 """append_kv and rotary_append_kv: new tokens into a paged cache, to the bit and nowhere else."""
 
-import dlattn
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import dlattn
 import reference
 from attention_case import blhd
 from harness import DTYPES, F32, PLACEMENTS, Placed, bits, rng

@@ -3,11 +3,11 @@
 import subprocess
 import sys
 
-import dlattn
 import numpy as np
 import pytest
 from hypothesis import given
 
+import dlattn
 import reference
 from attention_case import INF, NAN, Case, build, run
 from harness import BF16, DTYPES, F16, F32, PLACEMENTS, Placed, bits, check_lse, check_out, oracle, rng

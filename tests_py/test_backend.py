@@ -8,12 +8,12 @@ import threading
 import timeit
 from pathlib import Path
 
-import dlattn
 import numpy as np
 import pytest
-from dlattn import ATTN_BACKEND, attn_backend, explain
 
 import device_array
+import dlattn
+from dlattn import ATTN_BACKEND, attn_backend, explain
 from harness import rng
 
 

@@ -2,8 +2,9 @@
 
 import math
 
-import dlattn
 import pytest
+
+import dlattn
 from dlattn import ATTN_BACKEND, attn_backend
 
 torch = pytest.importorskip("torch")

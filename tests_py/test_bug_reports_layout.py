@@ -7,10 +7,10 @@ import ctypes
 import math
 import mmap
 
-import dlattn
 import numpy as np
 import pytest
 
+import dlattn
 import reference
 from calls import attend
 from harness import BF16, DTYPES, F16, F32, Placed, bits, check_lse, check_out, oracle, rng

@@ -2,10 +2,10 @@
 
 import math
 
-import dlattn
 import numpy as np
 import pytest
 
+import dlattn
 import reference
 from calls import attend, paged, ramp
 from harness import BF16, DTYPES, F16, F32, Placed, bits, check_lse, check_out, oracle, rng

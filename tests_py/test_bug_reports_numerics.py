@@ -2,10 +2,10 @@
 
 import math
 
-import dlattn
 import numpy as np
 import pytest
 
+import dlattn
 from calls import attend, paged, ramp
 from harness import BF16, DTYPES, F16, F32, Placed, bits, rng
 

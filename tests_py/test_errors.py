@@ -2,11 +2,11 @@
 
 import re
 
-import dlattn
 import numpy as np
 import pytest
 
 import device_array
+import dlattn
 
 F, INDEX, M, OUT, LSE = "float", "index", "mask", "out", "lse"
 CANARY = -77.0

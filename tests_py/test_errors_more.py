@@ -1,9 +1,9 @@
 """Errors that are not about one argument alone: heads, head_dim, rotary tables, merges; and what the text says."""
 
-import dlattn
 import numpy as np
 import pytest
 
+import dlattn
 from test_errors import CANARY, canary, dense, int32, merge, ones, paged, refuse, rotary, rotary_append
 
 

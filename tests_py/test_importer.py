@@ -2,10 +2,10 @@
 
 import ctypes
 
-import dlattn
 import numpy as np
 import pytest
 
+import dlattn
 from device_array import CUDA, CUDA_HOST, CUDA_MANAGED, DeviceArray, bfloat16, exports_alive
 from harness import BF16, F32, Placed, rng
 

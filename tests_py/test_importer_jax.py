@@ -1,8 +1,9 @@
 """JAX arrays on the CPU, eagerly: accepted as inputs, never written, results are JAX arrays."""
 
-import dlattn
 import numpy as np
 import pytest
+
+import dlattn
 
 jax = pytest.importorskip("jax")
 jnp = jax.numpy

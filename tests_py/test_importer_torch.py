@@ -5,9 +5,10 @@ import subprocess
 import sysconfig
 from pathlib import Path
 
-import dlattn
 import numpy as np
 import pytest
+
+import dlattn
 
 torch = pytest.importorskip("torch")
 

@@ -1,11 +1,11 @@
 """merge_attention_states: partial results over disjoint keys."""
 
-import dlattn
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import dlattn
 import reference
 from attention_case import blhd
 from harness import DTYPES, F32, PLACEMENTS, Placed, bits, check_lse, check_out, rng

@@ -1,8 +1,9 @@
 """ONNX's own node tests of Attention and RotaryEmbedding: inputs and expected outputs that nobody here wrote."""
 
-import dlattn
 import numpy as np
 import pytest
+
+import dlattn
 
 onnx = pytest.importorskip("onnx")
 pytest.importorskip("ml_dtypes")  # for the bfloat16 cases

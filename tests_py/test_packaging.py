@@ -8,8 +8,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-import dlattn
 import pytest
+
+import dlattn
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = Path(dlattn.__file__).parent

@@ -1,10 +1,10 @@
 """attn_paged_decode and attn_paged_prefill: keys in pages, poison around them, absurd ids in the table's tails."""
 
-import dlattn
 import numpy as np
 import pytest
 from hypothesis import given
 
+import dlattn
 from harness import DTYPES, F32, PLACEMENTS, bits, rng
 from paged_case import INF, NAN, Ragged, cumulative, run
 from strategies import ragged_cases

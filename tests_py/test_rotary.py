@@ -2,12 +2,12 @@
 
 from dataclasses import replace
 
-import dlattn
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import dlattn
 from harness import DTYPES, F32, PLACEMENTS, Placed, bits, rng
 from rotary_case import Rotary, check_rotated, run
 

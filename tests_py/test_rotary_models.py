@@ -3,8 +3,9 @@
 import os
 import warnings
 
-import dlattn
 import pytest
+
+import dlattn
 
 torch = pytest.importorskip("torch")
 os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")

@@ -1,10 +1,10 @@
 """attn_varlen: ragged batches of packed tokens."""
 
-import dlattn
 import numpy as np
 import pytest
 from hypothesis import given
 
+import dlattn
 from harness import DTYPES, PLACEMENTS, bits, rng
 from paged_case import INF, NAN, Ragged, cumulative, run
 from strategies import ragged_cases

@@ -1,7 +1,8 @@
 """A Llama-type decoder in NumPy. Rotary embedding, paged cache and attention are dlattn's."""
 
-import dlattn
 import numpy as np
+
+import dlattn
 
 
 class ContextFull(RuntimeError):
