@@ -1,6 +1,9 @@
 # DLATTN_CUDA (AUTO, ON, OFF) → DLATTN_HAVE_CUDA: which of cpp/src/cuda and cpp/src/no_cuda is linked. Nothing is silent:
 # a build without CUDA says so and why.
 set(DLATTN_HAVE_CUDA OFF)
+if(NOT DLATTN_CUDA MATCHES "^(AUTO|ON|OFF)$")
+  message(FATAL_ERROR "dlattn: DLATTN_CUDA is ${DLATTN_CUDA}, expected AUTO, ON or OFF")
+endif()
 if(DLATTN_CUDA STREQUAL "AUTO" OR DLATTN_CUDA)
   set(dlattn_cuda_reason "the CUDA backend is not in this source tree yet")
   if(NOT DLATTN_CUDA STREQUAL "AUTO")

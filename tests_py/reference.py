@@ -15,10 +15,19 @@ class Steps:
 
     ft: type = np.float64
     rnd: object = None
-    flip: bool = False  # sum keys and head_dim from the other end: another, equally good, order
+    order: int = 0  # of the sums over head_dim and keys, and how scores are scaled: all of them equally good
 
     def __call__(self, x):
         return x if self.rnd is None else self.rnd(x).astype(self.ft)
+
+    def shuffle(self, n):
+        """The order in which n terms are summed; 1 is from the other end, more are random."""
+        return np.arange(n)[::-1] if self.order == 1 else np.random.default_rng(self.order).permutation(n)
+
+    @property
+    def base_2(self):
+        """Softmax by powers of 2, as many kernels do: log2 e goes into the scale."""
+        return self.order > 1 and self.order % 2 == 1
 
 
 EXACT = Steps()
@@ -82,7 +91,8 @@ def one_sequence(
     len_q, heads, dim = q.shape
     len_k, kv_heads, _dim_v = v.shape
     group = heads // kv_heads
-    scale = 1 / np.sqrt(dim) if scale is None else scale
+    unit, power, log = (ft(np.log2(np.e)), np.exp2, np.log2) if steps.base_2 else (ft(1), np.exp, np.log)
+    scale = ft(1 / np.sqrt(dim) if scale is None else scale) * unit
     see = np.broadcast_to(visible(len_q, len_k, is_causal, window)[None], (heads, len_q, len_k))
     if allow is not None:
         see = see & allow
@@ -90,36 +100,42 @@ def one_sequence(
     kh = np.repeat(k, group, axis=1).transpose(1, 2, 0).astype(ft)
     vh = np.repeat(v, group, axis=1).transpose(1, 0, 2).astype(ft)
     with np.errstate(all="ignore"):
-        if steps.flip:
-            s = steps(np.ascontiguousarray(steps(qh * ft(scale))[:, :, ::-1]) @ np.ascontiguousarray(kh[:, ::-1]))
+        if steps.order:
+            terms = steps.shuffle(dim)
+            s = steps(steps(qh * scale)[:, :, terms] @ kh[:, terms])
         else:
-            s = steps(steps(qh @ kh) * ft(scale))
+            s = steps(steps(qh @ kh) * scale)
         if softcap > 0:
-            s = steps(ft(softcap) * np.tanh(s / ft(softcap)))
+            cap = ft(softcap) * unit
+            s = steps(cap * np.tanh(s / cap))
         if bias is not None:
-            s = steps(s + bias.astype(ft))
+            s = steps(s + bias.astype(ft) * unit)
         if slopes is not None:
             distance = np.abs(np.arange(len_q)[:, None] + len_k - len_q - np.arange(len_k)[None, :])
-            s = steps(s - np.asarray(slopes, ft)[:, None, None] * distance.astype(ft))
+            s = steps(s - np.asarray(slopes, ft)[:, None, None] * unit * distance.astype(ft))
         s = np.where(see, s, -np.inf)
         peak = s.max(axis=-1, keepdims=True, initial=-np.inf)
-        sink = None if sinks is None else np.asarray(sinks, ft)[:, None, None]
+        sink = None if sinks is None else np.asarray(sinks, ft)[:, None, None] * unit
         if sink is not None:
             peak = np.maximum(peak, sink)
         base = np.where(np.isneginf(peak), ft(0), peak)
-        e = np.where(see, np.exp(s - base), ft(0))
+        e = np.where(see, power(s - base), ft(0))
         total = e.sum(axis=-1, keepdims=True, dtype=ft)
         if sink is not None:
-            total = total + np.exp(sink - base)
+            total = total + power(sink - base)
         p = steps(e / np.where(total == 0, ft(1), total))
         finite = np.where(np.isfinite(vh), vh, ft(0))
-        out = np.ascontiguousarray(p[:, :, ::-1]) @ np.ascontiguousarray(finite[:, ::-1]) if steps.flip else p @ finite
+        if steps.order:
+            terms = steps.shuffle(len_k)
+            out = p[:, :, terms] @ finite[:, terms]
+        else:
+            out = p @ finite
         # A value that is not finite reaches exactly the rows that see its key.
         for h, j in {(h, j) for h, j, _ in np.argwhere(~np.isfinite(vh))}:
             rows = see[h, :, j]
             bad = np.where(np.isfinite(vh[h, j]), ft(0), vh[h, j])
             out[h, rows] += np.where(np.isfinite(vh[h, j])[None], ft(0), p[h, rows, j][:, None] * bad[None])
-        lse = np.where(total == 0, -np.inf, base + np.log(np.where(total == 0, ft(1), total)))[..., 0]
+        lse = np.where(total == 0, -np.inf, (base + log(np.where(total == 0, ft(1), total))) / unit)[..., 0]
         size = p @ np.abs(finite)
     size = float(np.nanmax(size, initial=0.0, where=np.isfinite(size)))
     return steps(out).transpose(1, 0, 2), lse, size

@@ -180,6 +180,30 @@ def test_explain_of_cuda_arrays_without_cuda():
     assert "CUDA" in e.reason
 
 
+def test_explain_says_why_the_backend_in_force_refuses():
+    q, k, v = arrays()
+    with attn_backend(ATTN_BACKEND.CUDA):
+        e = explain("attention", q, k, v)
+        assert (e.supported, e.backend, e.kernel) == (False, "cuda", "")
+        assert "ATTN_BACKEND.CUDA" in e.reason
+        for name, args in {"append_kv": (k, v, k[None, 0], v[None, 0], np.zeros((2, 9), int))}.items():
+            assert not explain(name, *args).supported
+        with pytest.raises(ValueError, match=r"attention: k\.head_dim"):
+            explain("attention", q, k[..., :8], v)
+    if not dlattn.info()["cuda_compiled"]:
+        with attn_backend(ATTN_BACKEND.CPU):
+            e = explain("attention", *(device_array.DeviceArray(x, device=(device_array.CUDA, 1)) for x in (q, k, v)))
+        assert (e.supported, e.backend, e.kernel) == (False, "cpu", "")
+        assert "cuda:1" in e.reason
+
+
+def test_explain_looks_at_no_values_and_no_memory():
+    q, k, v = arrays()
+    e = explain("attention", q, k, v, out=q)
+    assert e.supported
+    assert e == explain("attention", q, k, v, seqlens_k=np.array([99, 99]))
+
+
 # ---- threads, vector units, processes
 
 
@@ -289,3 +313,27 @@ def test_a_tiny_call_costs_little(framework):
         q = k = v = torch.from_numpy(q)
         out = torch.from_numpy(out)
     assert cost(lambda: dlattn.attention(q, k, v, out=out)) <= 10
+
+
+EXIT = """
+import sys, threading, time, numpy as np, dlattn
+x = np.ones((1, 300, 8, 64), np.float32)
+
+class Slow:
+    def __del__(self):
+        time.sleep(0.3)  # lets go of the GIL while the interpreter shuts down
+
+def loop():
+    while True:
+        dlattn.attention(x, x, x)
+
+threading.Thread(target=loop, daemon=True).start()
+time.sleep(0.1)
+sys.keep = Slow()
+"""
+
+
+def test_exit_while_a_daemon_thread_computes():
+    result = python(EXIT)
+    assert result.returncode == 0, (result.returncode, result.stderr)
+    assert result.stderr == ""

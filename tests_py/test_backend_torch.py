@@ -267,3 +267,116 @@ def test_no_gradients_where_none_are_wanted():
     assert not dlattn.attention(q.detach(), k, v).requires_grad
     with attn_backend(ATTN_BACKEND.CPU), pytest.raises((ValueError, RuntimeError), match="grad"):
         dlattn.attention(q, k, v)
+
+
+def ones(*shape):
+    return torch.ones(shape)
+
+
+def wrong_calls():
+    """name -> (function, arguments, outputs that must stay as they are)."""
+    q, k = ones(2, 3, 4, 8), ones(2, 5, 2, 8)
+    packed, keys = ones(6, 4, 8), ones(10, 2, 8)
+    cache, table, lens = ones(5, 4, 2, 8), torch.tensor([[0, 1], [2, 3]]), torch.tensor([8, 5])
+    cu, out = torch.tensor([0, 3, 6]), torch.full((6, 4, 8), 7.0)
+    new, slots = ones(3, 2, 8), torch.tensor([0, 1, 2])
+    caches = [torch.full((2, 4, 2, 8), 7.0) for _ in range(2)]
+    cos = ones(3, 4)
+    shared = torch.full((2, 4, 2, 8), 7.0)
+    buffer = ones(1, 4, 2, 8)
+    paged = (packed, cache, cache)
+    rotary = {"interleaved": True}
+    grad = ones(2, 3, 4, 8).requires_grad_()
+    return {
+        "length": (dlattn.attention, (q, k, k), {"seqlens_k": torch.tensor([5, 6])}, []),
+        "last page": (
+            dlattn.attn_paged_prefill,
+            (*paged, torch.tensor([[0, 1], [99, 99]]), lens, cu),
+            {"out": out},
+            [out],
+        ),
+        "last length": (dlattn.attn_paged_prefill, (*paged, table, torch.tensor([8, 99]), cu), {"out": out}, [out]),
+        "cu_seqlens_k": (dlattn.attn_varlen, (packed, keys, keys, cu, torch.tensor([0, 5, 11])), {"out": out}, [out]),
+        "cu_seqlens_q": (dlattn.attn_varlen, (packed, keys, keys, torch.tensor([0, 5, 3]), cu), {"out": out}, [out]),
+        "mask": (dlattn.attn_varlen, (packed, keys, keys, cu, cu), {"mask": ones(2, 2, 3) > 0, "out": out}, [out]),
+        "page of decode": (dlattn.attn_paged_decode, (q, cache, cache, table - 1, lens), {}, []),
+        "out is q": (dlattn.attention, (q, q, q), {"out": q}, [q]),
+        "out is q, with gradients": (dlattn.attention, (grad, q, q), {"out": q}, [q]),
+        "out overlaps itself": (dlattn.attention, (q, k, k), {"out": ones(1, 1, 4, 8).expand(2, 3, 4, 8)}, []),
+        "slot": (dlattn.append_kv, (new, new, *caches, torch.tensor([0, 1, 8])), {}, caches),
+        "slot twice": (dlattn.append_kv, (new, new, *caches, torch.tensor([1, 0, 1])), {}, caches),
+        "one cache": (dlattn.append_kv, (new, new, shared, shared, slots), {}, [shared]),
+        "position": (
+            dlattn.rotary_append_kv,
+            (new, new, new, cos, cos, torch.tensor([0, 1, 3]), *caches, slots),
+            rotary,
+            caches,
+        ),
+        "k is the cache": (
+            dlattn.rotary_append_kv,
+            (new, shared[0, :3], new, cos, cos, None, shared, caches[0], slots),
+            rotary,
+            [shared, caches[0]],
+        ),
+        "shifted": (
+            dlattn.rotary_embedding,
+            (buffer[:, :3], None, cos, cos),
+            rotary | {"out": (buffer[:, 1:], None)},
+            [buffer],
+        ),
+        "states": (
+            dlattn.merge_attention_states,
+            ([buffer[:, 1:], ones(1, 3, 2, 8)], [ones(1, 2, 3)] * 2),
+            {"out": (buffer[:, :3], None)},
+            [buffer],
+        ),
+    }
+
+
+@pytest.mark.parametrize("what", wrong_calls())
+def test_wrong_values_and_memory_are_told_alike_before_anything_is_written(what):
+    texts = []
+    for backend in (ATTN_BACKEND.CPU, ATTN_BACKEND.TORCH):
+        function, args, keywords, outputs = wrong_calls()[what]
+        before = [x.clone() for x in outputs]
+        if backend is ATTN_BACKEND.CPU:
+            args = [x.detach() if isinstance(x, torch.Tensor) else x for x in args]
+        with attn_backend(backend), pytest.raises(ValueError) as caught:
+            function(*args, **keywords)
+        texts.append(str(caught.value))
+        assert all(torch.equal(x, b) for x, b in zip(outputs, before, strict=True))
+    assert texts[0] == texts[1]
+
+
+@pytest.mark.parametrize("prefill", [False, True])
+def test_pages_that_a_window_hides_may_have_any_number(prefill):
+    q, cache_k, cache_v = torch.randn(2, 2, 4, 8), torch.randn(5, 2, 2, 8), torch.randn(5, 2, 2, 8)
+    table, lens = torch.tensor([[999, -5, 1, 2], [3, 999, 999, 999]]), torch.tensor([8, 2])
+    keywords = {"window": (2, -1), "is_causal": True, "return_lse": True}
+    if prefill:
+        args = (q.flatten(0, 1), cache_k, cache_v, table, lens, torch.tensor([0, 2, 4]))
+        assert_close(*both(dlattn.attn_paged_prefill, *args, **keywords))
+        none = (q.flatten(0, 1), cache_k, cache_v, table, lens, torch.tensor([2, 2, 4]))  # no queries: no page is read
+        got = both(dlattn.attn_paged_prefill, *none, window=(2, -1))
+        assert torch.allclose(got[0][2:], got[1][2:], atol=1e-6)
+    else:
+        assert_close(*both(dlattn.attn_paged_decode, q, cache_k, cache_v, table, lens, **keywords))
+
+
+def test_things_that_are_no_tensors():
+    q, k, v = tensors()
+    with attn_backend(ATTN_BACKEND.TORCH):
+        with pytest.raises(ValueError, match=r"attention: q is a numpy\.ndarray, expected a torch\.Tensor"):
+            dlattn.attention(q.numpy(), k, v)
+        with pytest.raises(ValueError, match=r"attention: out is a numpy\.ndarray, expected a torch\.Tensor"):
+            dlattn.attention(q, k, v, out=torch.zeros(2, 5, 4, 12).numpy())
+
+
+def test_explain_of_gradients_under_another_backend():
+    q, k, v = tensors()
+    q.requires_grad_()
+    assert dlattn.explain("attention", q, k, v).backend == "torch"
+    with attn_backend(ATTN_BACKEND.CPU):
+        e = dlattn.explain("attention", q, k, v)
+    assert (e.supported, e.backend) == (False, "cpu")
+    assert e.reason.startswith("q requires grad")

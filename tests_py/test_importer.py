@@ -1,6 +1,8 @@
 """What is accepted as an array and what is refused: NumPy and plain DLPack producers."""
 
 import ctypes
+import pickle
+import timeit
 
 import numpy as np
 import pytest
@@ -144,6 +146,26 @@ def test_ml_dtypes_that_are_refused(name):
     q, k, v = arrays("ml_dtypes")
     with pytest.raises(ValueError, match=rf"attention: k\b.*{name}|attention: k\b.*dtype"):
         dlattn.attention(q, k.astype(getattr(ml_dtypes, name)), v)
+
+
+def test_many_dtype_objects_cost_no_more():
+    """Each unpickled array has a dtype object of its own; only classes of dtypes are remembered."""
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    q = np.ones((1, 1, 1, 8), ml_dtypes.bfloat16)
+
+    def cost(x):
+        return min(timeit.repeat(lambda: dlattn.attn_decode(x, x, x, out=out), number=100, repeat=400)) / 100 * 1e6
+
+    for i in range(100):
+        dlattn.attn_decode(x := pickle.loads(pickle.dumps(np.ones((1, 1, 1, 8), np.float32))), x, x)
+        with pytest.raises(ValueError, match="dtype"):
+            dlattn.attention(np.zeros((1, 1, 1, 8), [(f"field {i}", "f4")]), q, q)
+    out = np.ones((1, 1, 1, 8), np.float32)
+    own = [pickle.loads(pickle.dumps(np.ones((1, 1, 1, 8), np.float32))) for _ in range(2)]
+    assert own[0].dtype is not own[1].dtype
+    reference = cost(np.ones((1, 1, 1, 8), np.float32))
+    assert cost(own[0]) <= 1.5 * reference
+    assert dlattn.attn_decode(q, q, q).dtype == ml_dtypes.bfloat16
 
 
 # ---- any DLPack producer

@@ -172,6 +172,105 @@ def test_every_function_takes_tensors():
     assert lse.dtype == torch.float32
 
 
+def writes():
+    """name -> (call, the tensors that it writes)."""
+    q, k, v = tensors()
+    cos = torch.ones(9, 8)
+    out, lse = torch.zeros(2, 6, 4, 16), torch.zeros(2, 4, 6)
+    caches = [torch.zeros(5, 4, 2, 16) for _ in range(2)]
+    slots, cu, cu_k = torch.arange(18).reshape(2, 9), torch.tensor([0, 6, 12]), torch.tensor([0, 9, 18])
+    table, lens = torch.tensor([[0, 1, 2]] * 2), torch.tensor([9, 9])
+    packed = [x.flatten(0, 1) for x in (q, k, v)]
+    out3 = out.flatten(0, 1)
+    q2, k2 = q.clone(), k[:, :6].clone()
+    k_out = torch.zeros_like(k2)
+    both = {"out": (out, lse), "return_lse": True}
+    one, lses = q.clone(), torch.zeros(2, 4, 6)
+    states = [one, q], [lses, torch.zeros(2, 4, 6)]
+    rotary = {"interleaved": True}
+    return {
+        "attention": (lambda: dlattn.attention(q, k, v, out=out), [out]),
+        "attn_prefill": (lambda: dlattn.attn_prefill(q, k, v, **both), [out, lse]),
+        "attn_decode": (lambda: dlattn.attn_decode(q, k, v, **both), [out, lse]),
+        "attn_varlen": (lambda: dlattn.attn_varlen(*packed, cu, cu_k, out=out3), [out3]),
+        "attn_paged_decode": (lambda: dlattn.attn_paged_decode(q, *caches, table, lens, out=out), [out]),
+        "attn_paged_prefill": (
+            lambda: dlattn.attn_paged_prefill(packed[0], *caches, table, lens, cu, out=out3),
+            [out3],
+        ),
+        "rotary_embedding": (
+            lambda: dlattn.rotary_embedding(q, k2, cos, cos, out=(out, k_out), **rotary),
+            [out, k_out],
+        ),
+        "in place": (lambda: dlattn.rotary_embedding(q2, k2, cos, cos, inplace=True, **rotary), [q2, k2]),
+        "append_kv": (lambda: dlattn.append_kv(k, v, *caches, slots), caches),
+        "rotary_append_kv": (
+            lambda: dlattn.rotary_append_kv(q, k2, k_out, cos, cos, None, *caches, slots[:, :6], out=out, **rotary),
+            [out, *caches],
+        ),
+        "merge_attention_states": (lambda: dlattn.merge_attention_states(*states, out=(one, lses)), [one, lses]),
+        "large": (lambda: dlattn.attention(big, big, big, out=big_out), [big_out]),
+    }
+
+
+big = torch.ones(1, 100, 4, 16)
+big_out = torch.zeros(1, 100, 4, 16)
+
+
+@pytest.mark.parametrize("what", writes())
+def test_autograd_sees_what_is_written(what):
+    call, written = writes()[what]
+    for context in (torch.enable_grad, torch.no_grad):
+        saved = [torch.ones_like(x, requires_grad=True) for x in written]
+        with torch.enable_grad():
+            products = [(w * x).sum() for w, x in zip(saved, written, strict=True)]  # backward() needs x as it is now
+        before = [x._version for x in written]
+        with context():
+            call()
+        assert all(x._version > b for x, b in zip(written, before, strict=True))
+        for product in products:
+            with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+                product.backward()
+
+
+def test_an_error_and_a_question_count_as_no_write():
+    q, k, v = tensors()
+    out = torch.zeros_like(q)
+    with pytest.raises(ValueError, match="seqlens_k"):
+        dlattn.attention(q, k, v, out=out, seqlens_k=torch.tensor([99, 1]))
+    dlattn.explain("attention", q, k, v, out=out)
+    assert out._version == 0
+
+
+def test_inference_tensors_have_no_version_and_are_written():
+    q, k, v = tensors()
+    with torch.inference_mode():
+        out = torch.zeros_like(q)
+    assert dlattn.attention(q, k, v, out=out) is out
+    with torch.inference_mode():
+        dlattn.attention(q, k, v, out=out)
+    assert torch.equal(out.clone(), dlattn.attention(q, k, v))
+
+
+def test_the_state_that_requires_grad_is_named():
+    state = [torch.ones(1, 3, 4, 8) for _ in range(30)]
+    lses = [torch.zeros(1, 4, 3) for _ in range(30)]
+    for i in (1, 23):
+        given = [x.clone().requires_grad_(j == i) for j, x in enumerate(state)]
+        with (
+            dlattn.attn_backend(dlattn.ATTN_BACKEND.CPU),
+            pytest.raises(ValueError, match=rf"^merge_attention_states: outs\[{i}\] requires grad"),
+        ):
+            dlattn.merge_attention_states(given, lses)
+
+
+def test_a_result_that_is_too_large_is_told_in_one_line():
+    q = torch.ones(1, 1, 1, 8).expand(2**44, 1, 1, 8)
+    with pytest.raises(RuntimeError, match=r"^attention: the result could not be allocated: ") as caught:
+        dlattn.attention(q, q, q)
+    assert "\n" not in str(caught.value)
+
+
 LAYOUT = r"""
 #include <cstdio>
 #include "ATen/dlpack.h"

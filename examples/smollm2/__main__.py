@@ -18,12 +18,16 @@ def main():
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `| head` ends the program without a traceback
 
     start = time.perf_counter()
+    path = arguments.model
     try:
-        gguf_file = GGUFFile(arguments.model or default_path())
+        path = path or default_path()
+        gguf_file = GGUFFile(path)
         tokenizer = ChatTokenizer(gguf_file)
         model = Llama(gguf_file.config(), gguf_file.weights(), numpy_dtype(arguments.dtype))
-    except (OSError, ValueError) as error:
+    except OSError as error:  # names the file itself
         sys.exit(f"error: {error}")
+    except (ValueError, LookupError, TypeError, ArithmeticError) as error:  # what a broken file may come to
+        sys.exit(f"error: {path} is not a model that can be read here: {error or type(error).__name__}")
     load_seconds = time.perf_counter() - start
 
     if arguments.chat is not None:

@@ -53,7 +53,7 @@ class GGUFFile:
         self.tensors = self._reader.tensors  # as stored: name, tensor_type, data
         architecture = self.field("general.architecture")
         if architecture != "llama":
-            raise ValueError(f"{path}: architecture is {architecture!r}, expected 'llama'")
+            raise ValueError(f"its architecture is {architecture!r}, expected 'llama'")
 
     def field(self, key, default=None):
         """A metadata value, or `default` if the file has none of that name."""

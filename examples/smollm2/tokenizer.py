@@ -24,7 +24,7 @@ class ChatTokenizer:
     def __init__(self, gguf_file):
         kind = (gguf_file.field("tokenizer.ggml.model"), gguf_file.field("tokenizer.ggml.pre"))
         if kind != ("gpt2", "smollm"):
-            raise ValueError(f"tokenizer is {kind}, expected ('gpt2', 'smollm')")
+            raise ValueError(f"its tokenizer is {kind}, expected ('gpt2', 'smollm')")
         self.tokens = gguf_file.field("tokenizer.ggml.tokens")
         token_types = gguf_file.field("tokenizer.ggml.token_type")
         merges = [tuple(pair.split(" ")) for pair in gguf_file.field("tokenizer.ggml.merges")]

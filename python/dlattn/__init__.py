@@ -1,8 +1,30 @@
 """Attention and rotary embeddings for any array that speaks DLPack.
 
-Every array argument may be a NumPy (with ml_dtypes: bfloat16), PyTorch, JAX or CuPy array, or any object with
-``__dlpack__``. Nothing is converted or copied. Results are made by the framework of the first array, or given
-as ``out=``.
+Rules that all functions share:
+
+Arrays: NumPy (with ml_dtypes: bfloat16), PyTorch, JAX, CuPy, or any object with ``__dlpack__``. Nothing is converted or
+copied, nothing guessed from sizes. The last axis has stride 1 (but for masks and index arrays of rotary embedding and
+append), the others any; an axis of 1 any.
+
+Results are made by the framework of the first array, or given as ``out=``: of that dtype and shape, written, and
+returned as the same object. An output may share memory with no input or other output, unless the function says so.
+
+Layout: "blhd" is [batch, len, heads, dim] and caches [pages, page_size, heads, dim]; "bhld" is [batch, heads, len, dim]
+and [pages, heads, page_size, dim]. The docstrings show "blhd". Packed tokens are [tokens, heads, dim] in both. Query
+head h reads kv head h // (heads // kv_heads).
+
+Errors: ValueError (an argument does not fit), NotImplementedError (legal, but no kernel does it), RuntimeError (the
+backend is not built, or failed), TypeError (a keyword that there is not). They come before anything is written.
+
+What a length, mask, window or causality hides may hold anything, NaN included. (PyTorch's own attention, where it
+computes: hidden keys may, but a NaN in the value of a key that a mask, a window or causality hides reaches the row.)
+
+Gradients: a torch tensor that requires grad, with grad enabled, sends the call to PyTorch's own operations. Tangents of
+forward-mode differentiation (torch.autograd.forward_ad) are not seen and are lost; ATTN_BACKEND.TORCH keeps them, or
+raises where PyTorch has no formula. Writes into torch tensors count in their version, as in-place operations of torch
+do.
+
+Threads: every function may be called from several threads; the GIL is released while a larger call computes.
 """
 
 from ._backend import ATTN_BACKEND, attn_backend

@@ -32,12 +32,15 @@ class Explanation(NamedTuple):
 def explain(op: str | Callable[..., Any], /, *args: Any, **kwargs: Any) -> Explanation:
     """Say which kernel a call would run and why. Runs and writes nothing.
 
+    Looks at shapes, dtypes, devices and options, not at values or memory: a call whose lengths, ids or overlapping
+    outputs are refused may be supported all the same.
+
     Args:
         op: an operation of this module or its name, e.g. "attn_prefill".
         args, kwargs: as for the call.
 
     Raises:
-        ValueError: op is no operation, or an argument does not fit.
+        ValueError: op is no operation, or a shape, dtype or option does not fit.
     """
     name = op if isinstance(op, str) else getattr(op, "__name__", "")
     if name not in _OPERATIONS or not (isinstance(op, str) or op is getattr(_core, name)):

@@ -1,7 +1,11 @@
 """The TORCH backend: dlattn's operations in PyTorch's own, with the same meanings, differentiable.
 
 PyTorch's scaled_dot_product_attention does what it can; the options it lacks are composed in float32. Called by the
-extension module, which has checked shapes, dtypes and options by then, with every argument by keyword.
+extension module with every argument by keyword. Shapes, dtypes and options are checked by then, and for CPU tensors
+values and memory too.
+
+One meaning differs: a NaN or infinity in the *value* of a key that is hidden within a sequence (by mask, window or
+causality, not by its length) reaches the row, as it does in PyTorch: a weight of 0 times NaN is NaN.
 """
 
 import math
@@ -49,6 +53,10 @@ class _Options:
         rows = slice(None) if mask.shape[2] == 1 else slice(len_q)
         return mask[b : b + 1, :, rows, :len_k]
 
+    def reach(self, len_q: int) -> int:
+        """How many keys before a sequence's last one its queries see at most, by the window; -1: all."""
+        return -1 if self.window[0] < 0 else self.window[0] + len_q - 1
+
     def alibi_of(self, batch: int) -> Tensor | None:
         """The slopes [heads] of one sequence."""
         slopes = self.alibi_slopes
@@ -73,7 +81,7 @@ def _visible(len_q: int, len_k: int, options: _Options, device: torch.device) ->
 
 
 def _sdpa_does(q: Tensor, k: Tensor, v: Tensor, options: _Options) -> bool:
-    """Whether SDPA has the meaning asked for: plain or square causal attention over numbers that are all finite."""
+    """Whether SDPA has the meaning asked for: plain attention, or square causal attention over finite keys."""
     plain = (
         options.mask is None
         and options.window == (-1, -1)
@@ -86,8 +94,7 @@ def _sdpa_does(q: Tensor, k: Tensor, v: Tensor, options: _Options) -> bool:
     if not plain or not options.is_causal:
         return plain
     # SDPA aligns causal masks top-left, and lets a NaN of a hidden key reach the row.
-    square = q.shape[1] == k.shape[1]
-    return square and bool(torch.isfinite(k).all()) and bool(torch.isfinite(v).all())
+    return q.shape[1] == k.shape[1] and bool(torch.isfinite(k).all())
 
 
 def _sequence(q: Tensor, k: Tensor, v: Tensor, batch: int, options: _Options) -> tuple[Tensor, Tensor | None]:
@@ -146,12 +153,6 @@ def _composed(q: Tensor, k: Tensor, v: Tensor, batch: int, options: _Options) ->
     return ((weights / total) @ values).transpose(1, 2).to(q.dtype), lse
 
 
-def _length(op: str, name: str, length: int, most: int) -> int:
-    if not 0 <= length <= most:
-        raise ValueError(f"{op}: {name} is {length}, expected 0..{most}")
-    return length
-
-
 def _give(target: Tensor | None, value: Tensor | None) -> Tensor:
     assert value is not None
     return value if target is None else target.copy_(value)
@@ -170,7 +171,6 @@ def _dense(op: str, q: Tensor, k: Tensor, v: Tensor, seqlens_k: Tensor | None, *
         outs = [q.new_empty(0, len_q, heads, v.shape[3])]
         lses = [torch.empty(0, heads, len_q, dtype=torch.float32, device=q.device)]
         for b, n in enumerate(lengths):
-            _length(op, f"seqlens_k[{b}]", n, k.shape[1])
             piece, piece_lse = _sequence(q[b : b + 1], k[b : b + 1, :n], v[b : b + 1, :n], b, options)
             outs.append(piece)
             if piece_lse is not None:
@@ -197,16 +197,7 @@ def attn_decode(**keywords: Any) -> Any:
     return _dense("attn_decode", **keywords)
 
 
-def _check_cu_seqlens(op: str, name: str, bounds: list[int], total: int) -> None:
-    last = 0
-    for i, bound in enumerate(bounds):
-        if not last <= bound <= total:
-            raise ValueError(f"{op}: {name}[{i}] is {bound}, expected {last}..{total}")
-        last = bound
-
-
 def _ragged(
-    op: str,
     q: Tensor,
     v_dim: int,
     cu_seqlens_q: Tensor,
@@ -215,14 +206,15 @@ def _ragged(
 ) -> Any:
     """Each sequence of packed queries against keys_of(sequence), both [1, len_k, kv_heads, ...]."""
     bounds = cu_seqlens_q.tolist()
-    _check_cu_seqlens(op, "cu_seqlens_q", bounds, q.shape[0])
     out = q.new_zeros(q.shape[0], q.shape[1], v_dim) if options.out is None else options.out
     lse = options.lse
     if lse is None and options.return_lse:
         lse = torch.zeros(q.shape[1], q.shape[0], dtype=torch.float32, device=q.device)
     for b in range(len(bounds) - 1):
-        k, v = keys_of(b)
         rows = slice(bounds[b], bounds[b + 1])
+        if rows.start == rows.stop:
+            continue
+        k, v = keys_of(b)
         piece, piece_lse = _sequence(q[None, rows], k, v, b, options)
         out[rows] = piece[0]
         if lse is not None and piece_lse is not None:
@@ -235,26 +227,31 @@ def attn_varlen(q: Tensor, k: Tensor, v: Tensor, cu_seqlens_q: Tensor, cu_seqlen
     op = "attn_varlen"
     check_tensors(op, q=q, k=k, v=v, cu_seqlens_q=cu_seqlens_q, cu_seqlens_k=cu_seqlens_k)
     bounds = cu_seqlens_k.tolist()
-    _check_cu_seqlens(op, "cu_seqlens_k", bounds, k.shape[0])
 
     def keys_of(b: int) -> tuple[Tensor, Tensor]:
         return k[None, bounds[b] : bounds[b + 1]], v[None, bounds[b] : bounds[b + 1]]
 
-    return _ragged(op, q, v.shape[2], cu_seqlens_q, keys_of, _Options(op, keywords))
+    return _ragged(q, v.shape[2], cu_seqlens_q, keys_of, _Options(op, keywords))
 
 
 def _gather(
-    op: str, k_cache: Tensor, v_cache: Tensor, page_table: Tensor, lengths: list[int], bhld: bool, b: int
-) -> Any:
-    """The keys and values of one sequence, [1, len_k, kv_heads, ...]."""
+    k_cache: Tensor, v_cache: Tensor, page_table: Tensor, length: int, left: int, bhld: bool, b: int
+) -> tuple[Tensor, Tensor]:
+    """The keys and values of sequence b, [1, length, kv_heads, ...]; zeros for those that no query sees.
+
+    left: the most keys before the last one that any query sees; -1: all. Pages further left may have any number.
+    """
     if bhld:
         k_cache, v_cache = k_cache.transpose(1, 2), v_cache.transpose(1, 2)
     page_size = k_cache.shape[1]
-    length = _length(op, f"seqlens_k[{b}]", lengths[b], page_table.shape[1] * page_size)
-    pages = page_table[b, : (length + page_size - 1) // page_size].long()
-    if pages.device.type == "cpu" and bool(((pages < 0) | (pages >= k_cache.shape[0])).any()):
-        raise ValueError(f"{op}: page_table[{b}] is {pages.tolist()}, expected pages 0..{k_cache.shape[0] - 1}")
-    return tuple(cache[pages].flatten(0, 1)[None, :length] for cache in (k_cache, v_cache))
+    first = 0 if left < 0 else max(0, length - 1 - left) // page_size
+    pages = page_table[b, first : (length + page_size - 1) // page_size].long()
+
+    def gather(cache: Tensor) -> Tensor:
+        hidden = cache.new_zeros(first * page_size, *cache.shape[2:])
+        return torch.cat((hidden, cache[pages].flatten(0, 1)))[None, :length]
+
+    return gather(k_cache), gather(v_cache)
 
 
 def attn_paged_decode(
@@ -269,8 +266,8 @@ def attn_paged_decode(
     lengths = seqlens_k.tolist()
     outs = [q.new_empty(0, *q.shape[1:3], v_cache.shape[3])]
     lses = [torch.empty(0, q.shape[2], q.shape[1], dtype=torch.float32, device=q.device)]
-    for b in range(len(lengths)):
-        k, v = _gather(op, k_cache, v_cache, page_table, lengths, options.bhld, b)
+    for b, length in enumerate(lengths):
+        k, v = _gather(k_cache, v_cache, page_table, length, options.reach(q.shape[1]), options.bhld, b)
         piece, piece_lse = _sequence(q[b : b + 1], k, v, b, options)
         outs.append(piece)
         if piece_lse is not None:
@@ -294,12 +291,13 @@ def attn_paged_prefill(
     check_tensors(op, q=q, k_cache=k_cache, v_cache=v_cache, page_table=page_table, cu_seqlens_q=cu_seqlens_q)
     check_tensors(op, seqlens_k=seqlens_k)
     options = _Options(op, keywords)
-    lengths = seqlens_k.tolist()
+    lengths, bounds = seqlens_k.tolist(), cu_seqlens_q.tolist()
 
-    def keys_of(b: int) -> Any:
-        return _gather(op, k_cache, v_cache, page_table, lengths, options.bhld, b)
+    def keys_of(b: int) -> tuple[Tensor, Tensor]:
+        left = options.reach(bounds[b + 1] - bounds[b])
+        return _gather(k_cache, v_cache, page_table, lengths[b], left, options.bhld, b)
 
-    return _ragged(op, q, v_cache.shape[3], cu_seqlens_q, keys_of, options)
+    return _ragged(q, v_cache.shape[3], cu_seqlens_q, keys_of, options)
 
 
 def merge_attention_states(

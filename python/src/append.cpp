@@ -1,4 +1,5 @@
 // append_kv: new keys and values into a paged cache.
+#include "backend.h"
 #include "dlattn/rotary.h"
 #include "docstrings.h"
 #include "options.h"
@@ -19,20 +20,14 @@ nb::object append_kv_py(const Handles<7>& h) {
   t.v_cache = call.output("v_cache", v_cache);
   t.slot_mapping = call.input("slot_mapping", slot_mapping, Role::kIndex);
   const AppendKVParams params = make_append_params(call.op(), t);
-  if (goes_to_torch(call, t.k, "k")) {
-    explain(params);
-    return call_torch(call, {{"k", k},
-                             {"v", v},
-                             {"k_cache", k_cache},
-                             {"v_cache", v_cache},
-                             {"slot_mapping", slot_mapping},
-                             {"layout", layout}});
-  }
-  if (call.explanation() != nullptr) return answer(call, explain(params));
-  require_backend(call, t.k, [&] { return explain(params); });
+  nb::object elsewhere = run_elsewhere(call, t.k, "k", params, library_explain, library_validate, [&] {
+    return NamedArguments{{"k", h[0]},     {"v", h[1]}, {"k_cache", h[2]}, {"v_cache", h[3]}, {"slot_mapping", h[4]},
+                          {"layout", h[5]}};
+  });
+  if (elsewhere.is_valid()) return elsewhere;
   const double work =
       product({params.batch_size, params.seqlen, params.num_kv_heads, params.head_dim + params.head_dim_v});
-  run_released(work, [&] { append_kv(params, call.stream()); });
+  run(call, work, [&] { append_kv(params, call.stream()); });
   return nb::none();
 }
 

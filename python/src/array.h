@@ -1,7 +1,8 @@
 // The importer: any array object -> TensorView. Nothing is converted or copied.
 //
-// In this order: DLPack's C exchange API of the type (torch), __dlpack__ with the right stream and max_version, the bits of
-// an ml_dtypes array by __array_struct__ (NumPy exports bfloat16 by no other C protocol), __cuda_array_interface__.
+// In this order: DLPack's C exchange API of the type (torch), __dlpack__ with the right stream and max_version, the
+// bits of an ml_dtypes array by __array_struct__ (NumPy exports bfloat16 by no other C protocol),
+// __cuda_array_interface__.
 #pragma once
 
 #include <array>
@@ -43,8 +44,13 @@ class Call {
   Stream stream() const { return reinterpret_cast<Stream>(stream_known_ ? stream_ : 0); }
 
   // A torch tensor among the inputs requires grad and grad mode is on.
-  bool needs_grad() const { return needs_grad_ != nullptr; }
-  const char* needs_grad_name() const { return needs_grad_; }
+  bool needs_grad() const { return !needs_grad_.empty(); }
+  const std::string& needs_grad_name() const { return needs_grad_; }
+
+  // After the outputs are written: torch's autograd keeps count of writes, to find saved tensors that have changed.
+  void tell_writes() const {
+    if (num_torch_outputs_ > 0) tell_torch();
+  }
 
   // explain() wants an answer instead of a run.
   nb::object* explanation() const { return explanation_; }
@@ -67,6 +73,7 @@ class Call {
   };
   TensorView import(Argument argument);
   void check_torch(const Argument& argument);
+  void tell_torch() const;
   void fail_if_odd_dtype(const Argument& argument) const;
   TensorView from_exchange_api(const Argument& argument);
   TensorView from_dlpack(const Argument& argument);
@@ -80,12 +87,14 @@ class Call {
 
   const char* op_;
   nb::object* explanation_;
-  const char* needs_grad_ = nullptr;
+  std::string needs_grad_;  // the first input that does; empty: none
   bool stream_known_ = false;
   uintptr_t stream_ = 0;
   int num_kept_ = 0;
   std::array<PyObject*, 12> kept_;
   std::vector<nb::object> more_kept_;
+  int num_torch_outputs_ = 0;
+  std::array<PyObject*, 4> torch_outputs_;  // the caller's; no operation writes more
 };
 
 // While alive, the next Call only explains itself. See explain() in runtime.cpp.

@@ -1,6 +1,9 @@
 // The attention functions: arrays -> parameters -> library. Shape rules are the library's (tensor_view.h).
 #include "dlattn/attention.h"
 
+#include <type_traits>
+
+#include "backend.h"
 #include "docstrings.h"
 #include "options.h"
 #include "output.h"
@@ -39,6 +42,7 @@ struct Dense {
   using Params = AttentionParams;
   static Params make(const char* op, const AttentionTensors& t) { return make_attention_params(op, t); }
   static Explanation explain(const Params& p) { return dlattn::explain(p, kOp); }
+  static void validate(const Params& p) { dlattn::validate(p, kOp); }
   static size_t workspace_size(const Params& p) { return attn_workspace_size(p, kOp); }
   static void run(const Params& p, Stream stream) {
     if (kOp == AttentionOp::kPrefill) return attn_prefill(p, stream);
@@ -50,6 +54,7 @@ struct Varlen {
   using Params = VarlenAttentionParams;
   static Params make(const char* op, const AttentionTensors& t) { return make_varlen_params(op, t); }
   static Explanation explain(const Params& p) { return dlattn::explain(p); }
+  static void validate(const Params& p) { dlattn::validate(p); }
   static size_t workspace_size(const Params& p) { return attn_workspace_size(p); }
   static void run(const Params& p, Stream stream) { attn_varlen(p, stream); }
 };
@@ -58,6 +63,7 @@ struct Paged {
   using Params = PagedAttentionParams;
   static Params make(const char* op, const AttentionTensors& t) { return make_paged_params(op, t); }
   static Explanation explain(const Params& p) { return dlattn::explain(p); }
+  static void validate(const Params& p) { dlattn::validate(p); }
   static size_t workspace_size(const Params& p) { return attn_workspace_size(p); }
   static void run(const Params& p, Stream stream) {
     if (kPrefill) return attn_paged_prefill(p, stream);
@@ -83,10 +89,27 @@ Output new_lse(Call& call, nb::handle q, const AttentionTensors& t) {
   return new_output(call, q, t.q, DType::kFloat32, shape, 3);
 }
 
-// The call after its own arrays are in `t`: options, results, run.
-template <typename Op, typename Torch>
-nb::object run_attention(Call& call, nb::handle q, AttentionTensors& t, const Common& c, Torch torch) {
+// The common keywords, for the functions of dlattn._torch.
+void add_common(NamedArguments& arguments, const Common& c) {
+  arguments.insert(arguments.end(), {{"is_causal", c.is_causal},
+                                     {"mask", c.mask},
+                                     {"scale", c.scale},
+                                     {"window", c.window},
+                                     {"softcap", c.softcap},
+                                     {"sinks", c.sinks},
+                                     {"alibi_slopes", c.alibi_slopes},
+                                     {"layout", c.layout},
+                                     {"out", c.out},
+                                     {"return_lse", c.return_lse}});
+}
+
+// The call after its own arrays are in `t`: options, results, run. `own` gives its own arguments by name.
+template <typename Op, typename Own>
+nb::object run_attention(Call& call, nb::handle q, AttentionTensors& t, const Common& c, Own own) {
   t.layout = parse_layout(call, c.layout);
+  if (std::is_same_v<Op, Varlen> && t.layout != Layout::kBLHD) {
+    call.fail("layout is 'bhld', expected 'blhd' (= packed tokens are [tokens, heads, dim])");
+  }
   t.mask = call.optional_input("mask", c.mask, Role::kMask);
   t.sinks = call.optional_input("sinks", c.sinks);
   t.alibi_slopes = call.optional_input("alibi_slopes", c.alibi_slopes);
@@ -105,12 +128,12 @@ nb::object run_attention(Call& call, nb::handle q, AttentionTensors& t, const Co
   options.window_left = window_left;
   options.window_right = window_right;
 
-  if (goes_to_torch(call, t.q, "q")) {
-    Op::explain(params);  // checks shapes and options
-    return torch(call);
-  }
-  if (call.explanation() != nullptr) return answer(call, Op::explain(params));
-  require_backend(call, t.q, [&] { return Op::explain(params); });
+  nb::object elsewhere = run_elsewhere(call, t.q, "q", params, Op::explain, Op::validate, [&] {
+    NamedArguments arguments = own();
+    add_common(arguments, c);
+    return arguments;
+  });
+  if (elsewhere.is_valid()) return elsewhere;
   if (!t.out.given()) params.out = (out = new_out(call, q, t)).view.data;
   if (return_lse && !t.lse.given()) params.lse = static_cast<float*>((lse = new_lse(call, q, t)).view.data);
   Output workspace;
@@ -122,24 +145,9 @@ nb::object run_attention(Call& call, nb::handle q, AttentionTensors& t, const Co
       params.workspace_bytes = static_cast<size_t>(bytes);
     }
   }
-  run_released(work_of(params), [&] { Op::run(params, call.stream()); });
+  run(call, work_of(params), [&] { Op::run(params, call.stream()); });
   if (!return_lse) return out.finish();
   return nb::make_tuple(out.finish(), lse.finish());
-}
-
-// Everything by keyword, for the functions of dlattn._torch.
-NamedArguments with_common(NamedArguments own, const Common& c) {
-  own.insert(own.end(), {{"is_causal", c.is_causal},
-                         {"mask", c.mask},
-                         {"scale", c.scale},
-                         {"window", c.window},
-                         {"softcap", c.softcap},
-                         {"sinks", c.sinks},
-                         {"alibi_slopes", c.alibi_slopes},
-                         {"layout", c.layout},
-                         {"out", c.out},
-                         {"return_lse", c.return_lse}});
-  return own;
 }
 
 template <AttentionOp kOp>
@@ -154,9 +162,8 @@ nb::object dense(const Handles<4 + kNumCommon>& h) {
   t.k = call.input("k", h[1]);
   t.v = call.input("v", h[2]);
   t.seqlens_k = call.optional_input("seqlens_k", h[3], Role::kIndex);
-  return run_attention<Dense<kOp>>(call, h[0], t, c, [&](const Call& torch_call) {
-    return call_torch(torch_call, with_common({{"q", h[0]}, {"k", h[1]}, {"v", h[2]}, {"seqlens_k", h[3]}}, c));
-  });
+  return run_attention<Dense<kOp>>(
+      call, h[0], t, c, [&] { return NamedArguments{{"q", h[0]}, {"k", h[1]}, {"v", h[2]}, {"seqlens_k", h[3]}}; });
 }
 
 nb::object varlen(const Handles<5 + kNumCommon>& h) {
@@ -168,10 +175,8 @@ nb::object varlen(const Handles<5 + kNumCommon>& h) {
   t.v = call.input("v", h[2]);
   t.cu_seqlens_q = call.input("cu_seqlens_q", h[3], Role::kIndex);
   t.cu_seqlens_k = call.input("cu_seqlens_k", h[4], Role::kIndex);
-  return run_attention<Varlen>(call, h[0], t, c, [&](const Call& torch_call) {
-    return call_torch(
-        torch_call,
-        with_common({{"q", h[0]}, {"k", h[1]}, {"v", h[2]}, {"cu_seqlens_q", h[3]}, {"cu_seqlens_k", h[4]}}, c));
+  return run_attention<Varlen>(call, h[0], t, c, [&] {
+    return NamedArguments{{"q", h[0]}, {"k", h[1]}, {"v", h[2]}, {"cu_seqlens_q", h[3]}, {"cu_seqlens_k", h[4]}};
   });
 }
 
@@ -184,10 +189,8 @@ nb::object paged_decode(const Handles<5 + kNumCommon>& h) {
   t.v = call.input("v_cache", h[2]);
   t.page_table = call.input("page_table", h[3], Role::kIndex);
   t.seqlens_k = call.input("seqlens_k", h[4], Role::kIndex);
-  return run_attention<Paged<false>>(call, h[0], t, c, [&](const Call& torch_call) {
-    return call_torch(
-        torch_call,
-        with_common({{"q", h[0]}, {"k_cache", h[1]}, {"v_cache", h[2]}, {"page_table", h[3]}, {"seqlens_k", h[4]}}, c));
+  return run_attention<Paged<false>>(call, h[0], t, c, [&] {
+    return NamedArguments{{"q", h[0]}, {"k_cache", h[1]}, {"v_cache", h[2]}, {"page_table", h[3]}, {"seqlens_k", h[4]}};
   });
 }
 
@@ -201,14 +204,9 @@ nb::object paged_prefill(const Handles<6 + kNumCommon>& h) {
   t.page_table = call.input("page_table", h[3], Role::kIndex);
   t.seqlens_k = call.input("seqlens_k", h[4], Role::kIndex);
   t.cu_seqlens_q = call.input("cu_seqlens_q", h[5], Role::kIndex);
-  return run_attention<Paged<true>>(call, h[0], t, c, [&](const Call& torch_call) {
-    return call_torch(torch_call, with_common({{"q", h[0]},
-                                               {"k_cache", h[1]},
-                                               {"v_cache", h[2]},
-                                               {"page_table", h[3]},
-                                               {"seqlens_k", h[4]},
-                                               {"cu_seqlens_q", h[5]}},
-                                              c));
+  return run_attention<Paged<true>>(call, h[0], t, c, [&] {
+    return NamedArguments{{"q", h[0]},          {"k_cache", h[1]},   {"v_cache", h[2]},
+                          {"page_table", h[3]}, {"seqlens_k", h[4]}, {"cu_seqlens_q", h[5]}};
   });
 }
 

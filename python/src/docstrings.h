@@ -1,4 +1,5 @@
-// What help() shows. Shapes are those of layout "blhd"; see docs of the module for the rules that all functions share.
+// What help() shows. Shapes are those of layout "blhd"; the rules that all functions share are in the module's
+// docstring (python/dlattn/__init__.py).
 #pragma once
 
 namespace dlattn::py {
@@ -10,19 +11,24 @@ Arrays are float32, float16 or bfloat16, all of one dtype and device; last strid
 Options:
     is_causal: bottom-right aligned: key j is visible to query i iff j <= i + len_k - len_q.
     mask: bool (True = keep) or float32/float16/bfloat16 (added to the scores); [batch, len_k], [batch, len_q, len_k] or
-        [batch, heads, len_q, len_k], batch and heads may be 1. Any strides.
+        [batch, heads, len_q, len_k], batch and heads may be 1. Any strides. Row i and column j are query i and key j of
+        each sequence; in ragged and paged calls its axes are at least as long as the longest sequence.
     scale: of q k^T; None: 1 / sqrt(head_dim).
     window: (left, right), inclusive, -1 unlimited, aligned as is_causal.
     softcap: c > 0: s = c tanh(s / c), after scale, before masking; 0: off.
     sinks: [heads], one more logit in the denominator, with no value.
     alibi_slopes: [heads] or [batch, heads]: adds -slope |i + len_k - len_q - j|.
-    layout: "blhd" or "bhld" (heads before length).
+    layout: "blhd" or "bhld" (heads before length; also in out and caches, not in lse, mask or packed tokens, which have
+        one form; attn_varlen, where all is packed, takes "blhd" only).
     out: an array to write; with return_lse=True also (out, lse), either may be None. It is returned.
     return_lse: return (out, lse), lse = natural log of the sum that the softmax divides by, float32.
     stream: CUDA only: None (the arrays' current stream), a handle, or an object with __cuda_stream__.
 
 Returns:
-    out, or (out, lse): of q's framework, dtype and device. A row with no visible key gives out 0, lse -inf.
+    out, or (out, lse): of q's framework and device; out has q's dtype. Shapes:
+        q [batch, len_q, heads, dim]: out [batch, len_q, heads, dim_v], lse [batch, heads, len_q]
+        q [total_q, heads, dim]: out [total_q, heads, dim_v], lse [heads, total_q]
+    A row with no visible key gives out 0, lse -inf. For the rules that all functions share see help(dlattn).
 
 Raises:
     ValueError: an argument does not fit; nothing has been written.
@@ -31,7 +37,7 @@ Raises:
 )";
 
 constexpr char kAttentionDoc[] =
-    R"(softmax(scale q k^T + mask) v (Vaswani et al., arXiv:1706.03762, eq. 1), by decode or prefill kernels as q_len asks.
+    R"(softmax(scale q k^T + mask) v (Vaswani et al., arXiv:1706.03762, eq. 1), by decode or prefill kernels.
 
 Args:
     q: [batch, len_q, heads, dim]
@@ -68,7 +74,7 @@ Args:
     cu_seqlens_q: int32 or int64 [batch + 1]: sequence b has the queries cu_seqlens_q[b] .. cu_seqlens_q[b + 1] - 1.
     cu_seqlens_k: the same for its keys.
 
-lse is [heads, total_q]. Rows outside cu_seqlens_q are not written.
+Rows outside cu_seqlens_q are not written.
 )";
 
 constexpr char kPagedDecodeDoc[] = R"(attention() of few queries of each sequence against a paged cache.
@@ -78,7 +84,7 @@ Key j of sequence b is row j % page_size of page page_table[b, j // page_size].
 Args:
     q: [batch, len_q, heads, dim]
     k_cache: [pages, page_size, kv_heads, dim] (layout "bhld": [pages, kv_heads, page_size, dim])
-    v_cache: [pages, page_size, kv_heads, dim_v]
+    v_cache: [pages, page_size, kv_heads, dim_v] (layout "bhld": [pages, kv_heads, page_size, dim_v])
     page_table: int32 or int64 [batch, max_pages]; entries past a sequence's length are never read.
     seqlens_k: int32 or int64 [batch]
 )";
@@ -89,12 +95,12 @@ constexpr char kPagedPrefillDoc[] =
 Args:
     q: [total_q, heads, dim]
     k_cache: [pages, page_size, kv_heads, dim] (layout "bhld": [pages, kv_heads, page_size, dim])
-    v_cache: [pages, page_size, kv_heads, dim_v]
+    v_cache: [pages, page_size, kv_heads, dim_v] (layout "bhld": [pages, kv_heads, page_size, dim_v])
     page_table: int32 or int64 [batch, max_pages]
     seqlens_k: int32 or int64 [batch]
     cu_seqlens_q: int32 or int64 [batch + 1]
 
-lse is [heads, total_q]. Rows outside cu_seqlens_q are not written.
+Rows outside cu_seqlens_q are not written.
 )";
 
 constexpr char kRotaryEmbeddingDoc[] =
@@ -105,8 +111,9 @@ constexpr char kRotaryEmbeddingDoc[] =
 Args:
     q: [batch, len, heads, dim] or packed [tokens, heads, dim]
     k: the same with kv_heads; or None.
-    cos, sin: float32, float16 or bfloat16 [max_position, rotary_dim / 2], or already gathered [batch, len, rotary_dim / 2];
-        elements of q and k from rotary_dim on pass through.
+    cos, sin: float32, float16 or bfloat16 [max_position, rotary_dim / 2]; or already gathered, one row for each token,
+        [batch, len, rotary_dim / 2] (packed q: [1, tokens, rotary_dim / 2]). Elements of q and k from rotary_dim on pass
+        through.
     interleaved: True: pairs (a, b) are (2i, 2i + 1); False: (i, i + rotary_dim / 2).
     positions: int32 or int64 [batch, len] or [tokens]; None: 0 .. len - 1.
     inplace: write q and k themselves (never JAX or read-only arrays).
@@ -115,7 +122,7 @@ Args:
     stream: CUDA only: None (the arrays' current stream), a handle, or an object with __cuda_stream__.
 
 Returns:
-    (q', k'), k' None if k is.
+    (q', k'): shaped like q and k, of their dtype, framework and device; k' is None if k is.
 
 Raises:
     ValueError: an argument does not fit, or (CPU) a position is outside the table; nothing has been written.
@@ -126,10 +133,13 @@ constexpr char kApplyRotaryDoc[] = R"(Rotate one tensor by interleaved pairs (2i
 
 Args:
     x: [batch, len, heads, dim] or [tokens, heads, dim]
-    freqs: (cos, sin), each [max_position, rotary_dim / 2] or gathered [batch, len, rotary_dim / 2]; row = position.
+    freqs: (cos, sin), each [max_position, rotary_dim / 2], row i for token i, or gathered [batch, len, rotary_dim / 2]
+        (packed x: [1, tokens, rotary_dim / 2])
+
+x is float32, float16 or bfloat16; cos and sin too, both of one dtype, which may be another.
 
 Returns:
-    A new array of x's dtype and framework.
+    A new array of x's shape, dtype, framework and device.
 
 Raises:
     ValueError: an argument does not fit.
@@ -142,18 +152,19 @@ constexpr char kRotaryAppendDoc[] =
 Args:
     q: [batch, len, heads, dim] or packed [tokens, heads, dim]
     k, v: the same with kv_heads (v: dim_v)
-    cos, sin: [max_position, rotary_dim / 2], or gathered [batch, len, rotary_dim / 2]
+    cos, sin: [max_position, rotary_dim / 2], or gathered [batch, len, rotary_dim / 2] (packed q: [1, tokens, ...])
     positions: int32 or int64 [batch, len] or [tokens]; None: 0 .. len - 1.
-    k_cache, v_cache: [pages, page_size, kv_heads, dim] (layout "bhld": [pages, kv_heads, page_size, dim])
-    slot_mapping: int32 or int64 [batch, len] or [tokens]; token t goes to row slot % page_size of page slot // page_size;
-        -1 skips it.
+    k_cache: [pages, page_size, kv_heads, dim] (layout "bhld": [pages, kv_heads, page_size, dim])
+    v_cache: the same with dim_v
+    slot_mapping: int32 or int64 [batch, len] or [tokens]; token t goes to row slot % page_size of page
+        slot // page_size; -1 skips it.
     interleaved, layout, stream: as rotary_embedding().
     out: an array for the rotated q. It is returned.
 
 q, k, v and the caches are float32, float16 or bfloat16, all of one dtype and device; cos and sin may have another.
 
 Returns:
-    The rotated q, of q's framework, dtype and device.
+    The rotated q, of q's shape, framework, dtype and device.
 
 Raises:
     ValueError: an argument does not fit; nothing has been written.
@@ -164,9 +175,10 @@ constexpr char kAppendDoc[] = R"(Write new keys and values into a paged cache.
 
 Args:
     k, v: [tokens, kv_heads, dim] or [batch, len, kv_heads, dim] (v: dim_v)
-    k_cache, v_cache: [pages, page_size, kv_heads, dim] (layout "bhld": [pages, kv_heads, page_size, dim])
-    slot_mapping: int32 or int64 [tokens] or [batch, len]; token t goes to row slot % page_size of page slot // page_size;
-        -1 skips it.
+    k_cache: [pages, page_size, kv_heads, dim] (layout "bhld": [pages, kv_heads, page_size, dim])
+    v_cache: the same with dim_v
+    slot_mapping: int32 or int64 [tokens] or [batch, len]; token t goes to row slot % page_size of page
+        slot // page_size; -1 skips it.
     layout: "blhd" or "bhld" (heads before length).
     stream: CUDA only: None (the arrays' current stream), a handle, or an object with __cuda_stream__.
 
@@ -184,8 +196,8 @@ constexpr char kMergeDoc[] = R"(Combine partial results of attention over disjoi
 (as in split-KV decoding, Flash-Decoding). A state with lse -inf adds nothing, whatever its out holds.
 
 Args:
-    outs: a sequence of [batch, len, heads, dim_v] or packed [tokens, heads, dim_v] arrays, or one array that stacks them.
-    lses: a sequence of float32 [batch, heads, len] or packed [heads, tokens] arrays, or a stack.
+    outs: a sequence of arrays [batch, len, heads, dim_v] or packed [tokens, heads, dim_v], or one array, their stack
+    lses: a sequence of float32 arrays [batch, heads, len] or packed [heads, tokens], or a stack
     layout: of outs, "blhd" or "bhld".
     out: (out, lse), either may be None; out may be one of outs. They are returned.
     stream: CUDA only: None (the arrays' current stream), a handle, or an object with __cuda_stream__.
@@ -193,7 +205,7 @@ Args:
 outs are float32, float16 or bfloat16, all of one dtype and device.
 
 Returns:
-    (out, lse): of the first array's framework, dtype (lse: float32) and device.
+    (out, lse): of the first array's framework, dtype (lse: float32) and device; shaped like one of outs and of lses.
 
 Raises:
     ValueError: an argument does not fit; nothing has been written.
@@ -212,7 +224,7 @@ Default: the environment variable DLATTN_NUM_THREADS, else the processors that t
 Results do not depend on it.
 
 Raises:
-    ValueError: n is not an int >= 1.
+    ValueError: n is not an int in 1..4096.
 )";
 
 constexpr char kGetThreadsDoc[] = "Threads of the CPU backend, the caller's among them.";

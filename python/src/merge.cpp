@@ -1,6 +1,7 @@
 // merge_attention_states: partial results over disjoint keys.
 #include <vector>
 
+#include "backend.h"
 #include "dlattn/attention.h"
 #include "docstrings.h"
 #include "options.h"
@@ -62,7 +63,7 @@ nb::object merge_py(const Handles<5>& h) {
   Output merged_out, merged_lse;
   if (!out.is_none()) {
     if (!PyTuple_Check(out.ptr()) && !PyList_Check(out.ptr())) {
-      call.fail("out is a " + type_text(out) + ", expected (out, lse)");
+      call.fail("out is " + a_text(out) + ", expected (out, lse)");
     }
     const OutArguments given = parse_out(call, out, "out", "lse", true);
     if (!given.out.is_none()) result.out = (merged_out = given_output(call, "out", given.out)).view;
@@ -75,12 +76,10 @@ nb::object merge_py(const Handles<5>& h) {
       make_merge_params(call.op(), inputs.data(), static_cast<int64_t>(count), result, layout, states.data());
 
   const TensorView& first = inputs[0].out;
-  if (goes_to_torch(call, first, "outs[0]")) {
-    explain(params);
-    return call_torch(call, {{"outs", outs}, {"lses", lses}, {"layout", layout_object}, {"out", out}});
-  }
-  if (call.explanation() != nullptr) return answer(call, explain(params));
-  require_backend(call, first, [&] { return explain(params); });
+  nb::object elsewhere = run_elsewhere(call, first, "outs[0]", params, library_explain, library_validate, [&] {
+    return NamedArguments{{"outs", h[0]}, {"lses", h[1]}, {"layout", h[2]}, {"out", h[3]}};
+  });
+  if (elsewhere.is_valid()) return elsewhere;
   if (!result.out.given()) {
     merged_out = new_output(call, out_states.first, first, first.dtype, first.shape, first.ndim);
     params.out = merged_out.view.data;
@@ -92,7 +91,7 @@ nb::object merge_py(const Handles<5>& h) {
   }
   const double work =
       product({params.num_states, params.batch_size, params.seqlen_q, params.num_heads, params.head_dim_v});
-  run_released(work, [&] { merge_attention_states(params, call.stream()); });
+  run(call, work, [&] { merge_attention_states(params, call.stream()); });
   return nb::make_tuple(merged_out.finish(), merged_lse.finish());
 }
 

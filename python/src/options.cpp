@@ -2,30 +2,35 @@
 
 #include <cmath>
 
-#include "dlattn/runtime.h"
-
 namespace dlattn::py {
 
-namespace {
+void define_mismatch(nb::module_& m, const char* name) {
+  const nb::object function = m.attr(name);
+  const std::string doc = nb::cast<std::string>(function.attr("__nb_signature__")[0][1]);
+  const std::string signature = "def " + std::string(name) + "(*args, **kwargs) -> typing.NoReturn";
+  m.def(
+      name,
+      [name](nb::args args, nb::kwargs kwargs) {
+        nb::module_::import_("dlattn._signature").attr("raise_mismatch")(name, args, kwargs);
+        return nb::none();
+      },
+      nb::sig(signature.c_str()), doc.c_str());
+}
 
-PyObject* g_backend_variable = nullptr;  // a ContextVar of int; null until attn_backend() is first entered
-
-bool parse_int64(PyObject* object, int64_t* result) {
-  if (PyBool_Check(object) || !PyIndex_Check(object)) return false;
-  const nb::object number = nb::steal(PyNumber_Index(object));
+bool parse_int64(nb::handle object, int64_t* result) {
+  if (PyBool_Check(object.ptr()) || !PyIndex_Check(object.ptr())) return false;
+  const nb::object number = nb::steal(PyNumber_Index(object.ptr()));
   if (!number.is_valid()) {
-    PyErr_Clear();
+    clear_ordinary_error();
     return false;
   }
   *result = PyLong_AsLongLong(number.ptr());
   if (*result == -1 && PyErr_Occurred()) {
-    PyErr_Clear();
+    PyErr_Clear();  // OverflowError
     return false;
   }
   return true;
 }
-
-}  // namespace
 
 bool parse_bool(const Call& call, const char* name, nb::handle object) {
   if (object.ptr() == Py_True) return true;
@@ -44,7 +49,7 @@ float parse_float(const Call& call, const char* name, nb::handle object) {
       (!PyBool_Check(p) && PyNumber_Check(p) && !get_or_null(object, names().dlpack_device).is_valid())) {
     value = PyFloat_AsDouble(p);
     is_number = !PyErr_Occurred();
-    PyErr_Clear();
+    if (!is_number) clear_ordinary_error();
   }
   const auto result = static_cast<float>(value);
   if (!is_number || !std::isfinite(result)) {
@@ -73,60 +78,6 @@ std::pair<int64_t, int64_t> parse_window(const Call& call, nb::handle object) {
     return window;
   }
   call.fail("window is " + repr_text(object) + ", expected (left, right), two ints, -1 for unlimited");
-}
-
-BackendChoice current_backend() {
-  if (g_backend_variable == nullptr) return BackendChoice::kAuto;
-  return static_cast<BackendChoice>(nb::cast<int>(nb::handle(g_backend_variable).attr("get")()));
-}
-
-void use_backend_variable(nb::object context_variable) {
-  if (g_backend_variable == nullptr) g_backend_variable = context_variable.release().ptr();
-}
-
-bool goes_to_torch(const Call& call, const TensorView& first, const char* first_name) {
-  const BackendChoice choice = current_backend();
-  if (choice == BackendChoice::kTorch) return true;
-  if (call.needs_grad()) {
-    if (choice == BackendChoice::kAuto) return true;
-    call.fail(
-        std::string(call.needs_grad_name()) +
-        " requires grad, expected no gradients (= the CPU and CUDA backends are forward only; use torch.no_grad(), "
-        "or ATTN_BACKEND.AUTO or TORCH)");
-  }
-  const bool on_cpu = first.device.type == DeviceType::kCPU;
-  if (choice == BackendChoice::kCPU && !on_cpu) {
-    call.fail(std::string(first_name) + ".device is cuda:" + std::to_string(first.device.index) +
-              ", expected cpu (= attn_backend(ATTN_BACKEND.CPU) is in force)");
-  }
-  if (choice == BackendChoice::kCUDA && on_cpu) {
-    if (!info().cuda_compiled) {
-      throw NotCompiled(
-          std::string(call.op()) +
-          ": attn_backend(ATTN_BACKEND.CUDA) is in force, but the CUDA backend was not built; install the "
-          "CUDA toolkit (nvcc) and build with pip install . -C cmake.define.DLATTN_CUDA=ON");
-    }
-    call.fail(std::string(first_name) +
-              ".device is cpu, expected cuda (= attn_backend(ATTN_BACKEND.CUDA) is in force)");
-  }
-  return false;
-}
-
-nb::object call_torch(const Call& call, const NamedArguments& arguments) {
-  const nb::object module = nb::module_::import_("dlattn._torch");
-  if (call.explanation() != nullptr) {
-    const char* reason = call.needs_grad() ? "a tensor requires grad" : "attn_backend(ATTN_BACKEND.TORCH) is in force";
-    return answer(call, {true, "torch", std::string("torch_") + call.op(), reason});
-  }
-  nb::dict keywords;
-  for (const auto& [name, value] : arguments) keywords[name] = value;
-  return module.attr(call.op())(**keywords);
-}
-
-nb::object answer(const Call& call, const Explanation& explanation) {
-  *call.explanation() =
-      nb::make_tuple(explanation.supported, explanation.backend, explanation.kernel, explanation.reason);
-  return nb::none();
 }
 
 }  // namespace dlattn::py

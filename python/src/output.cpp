@@ -1,13 +1,14 @@
 #include "output.h"
 
-#include "dlattn/runtime.h"
+#include <cstring>
 
 namespace dlattn::py {
 
 namespace {
 
 void set_error(void* context, const char* kind, const char* message) {
-  *static_cast<std::string*>(context) = std::string(kind) + ": " + message;
+  // The first line: torch adds stack traces.
+  *static_cast<std::string*>(context) = std::string(kind) + ": " + std::string(message, std::strcspn(message, "\n"));
 }
 
 // torch and others with the C exchange API: one call, in the framework's own allocator.
@@ -76,10 +77,11 @@ Output given_output(Call& call, const char* name, nb::handle object) {
   return {nb::borrow(object), call.output(name, object), {}};
 }
 
-Output new_output(Call& call, nb::handle like, const TensorView& like_view, DType dtype, const int64_t* shape,
-                  int ndim) {
-  Producer& producer = producer_of(like);
-  if (producer.api != nullptr) return from_exchange_api(call, *producer.api, like_view, dtype, shape, ndim);
+namespace {
+
+// By the framework's own empty().
+Output from_namespace(Call& call, Producer& producer, nb::handle like, const TensorView& like_view, DType dtype,
+                      const int64_t* shape, int ndim) {
   if (!producer.empty.is_valid()) {
     const nb::object xp = namespace_of(producer, like);
     if (!xp.is_valid()) {
@@ -111,6 +113,22 @@ Output new_output(Call& call, nb::handle like, const TensorView& like_view, DTyp
   return output;
 }
 
+}  // namespace
+
+Output new_output(Call& call, nb::handle like, const TensorView& like_view, DType dtype, const int64_t* shape,
+                  int ndim) {
+  Producer& producer = producer_of(like);
+  if (producer.api != nullptr) return from_exchange_api(call, *producer.api, like_view, dtype, shape, ndim);
+  try {
+    return from_namespace(call, producer, like, like_view, dtype, shape, ndim);
+  } catch (nb::python_error& error) {
+    if (!is_ordinary_error(error)) throw;
+    const std::string text = std::string(call.op()) + ": out is None, expected an array (= a new " + type_text(like) +
+                             " cannot be made: " + error_text(error) + ")";
+    nb::raise_from(error, PyExc_ValueError, "%s", text.c_str());
+  }
+}
+
 OutArguments parse_out(const Call& call, nb::handle out, const char* first, const char* second, bool second_allowed) {
   OutArguments result{nb::none(), nb::none()};
   if (!PyTuple_Check(out.ptr()) && !PyList_Check(out.ptr())) {
@@ -120,7 +138,7 @@ OutArguments parse_out(const Call& call, nb::handle out, const char* first, cons
   const nb::object sequence = nb::borrow(out);
   const size_t length = nb::len(sequence);
   if (!second_allowed) {
-    call.fail("out is a " + type_text(out) + ", expected one array (= return_lse is False)");
+    call.fail("out is " + a_text(out) + ", expected one array (= return_lse is False)");
   }
   if (length != 2) {
     call.fail("out has " + std::to_string(length) + " items, expected 2 (= (" + first + ", " + second + "))");
@@ -128,11 +146,6 @@ OutArguments parse_out(const Call& call, nb::handle out, const char* first, cons
   result.out = sequence[0];
   result.lse = sequence[1];
   return result;
-}
-
-bool cuda_compiled() {
-  static const bool compiled = info().cuda_compiled;
-  return compiled;
 }
 
 }  // namespace dlattn::py

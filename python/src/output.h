@@ -1,10 +1,7 @@
 // Results, made by the caller's framework.
 #pragma once
 
-#include <initializer_list>
-
 #include "array.h"
-#include "dlattn/error.h"
 
 namespace dlattn::py {
 
@@ -21,7 +18,8 @@ struct Output {
 // The array that the caller gave for a result.
 Output given_output(Call& call, const char* name, nb::handle object);
 
-// A new contiguous array of the framework, device and (if dtype is the view's) dtype of `like`, whose view is `like_view`.
+// A new contiguous array of the framework, device and (if dtype is the view's) dtype of `like`, whose view is
+// `like_view`.
 Output new_output(Call& call, nb::handle like, const TensorView& like_view, DType dtype, const int64_t* shape,
                   int ndim);
 
@@ -30,14 +28,5 @@ struct OutArguments {
   nb::object out, lse;  // None: not given
 };
 OutArguments parse_out(const Call& call, nb::handle out, const char* first, const char* second, bool second_allowed);
-
-bool cuda_compiled();
-
-// CUDA arrays in a build without CUDA: throws NotCompiled with the library's reason, before any result is made.
-template <typename F>
-void require_backend(const Call& call, const TensorView& view, F&& explain) {
-  if (view.device.type == DeviceType::kCPU || cuda_compiled()) return;
-  throw NotCompiled(std::string(call.op()) + ": " + explain().reason);
-}
 
 }  // namespace dlattn::py

@@ -13,12 +13,12 @@ bool is_subclass(nb::handle type, const char* module_name, std::initializer_list
   for (const char* name : path) {
     found = nb::steal(PyObject_GetAttrString(found.ptr(), name));
     if (!found.is_valid()) {  // half-imported, or another version of the module
-      PyErr_Clear();
+      clear_ordinary_error();
       return false;
     }
   }
   const int result = PyObject_IsSubclass(type.ptr(), found.ptr());
-  if (result < 0) PyErr_Clear();
+  if (result < 0) clear_ordinary_error();
   return result > 0;
 }
 

@@ -26,7 +26,6 @@ Names make_names() {
   n.array_namespace = intern("__array_namespace__");
   n.cuda_stream = intern("__cuda_stream__");
   n.is_neg = intern("is_neg");
-  n.is_conj = intern("is_conj");
   n.requires_grad = intern("requires_grad");
   n.dtype = intern("dtype");
   n.name = intern("name");
@@ -69,16 +68,32 @@ nb::handle loaded_module(const char* name) {
 std::string type_text(nb::handle object) {
   if (object.is_none()) return "None";
   nb::handle type = object.type();
-  const std::string name = nb::cast<std::string>(nb::str(type.attr("__name__")));
-  const std::string module = nb::cast<std::string>(nb::str(nb::getattr(type, "__module__", nb::str("builtins"))));
-  return module == "builtins" ? name : module + "." + name;
+  try {
+    const std::string name = nb::cast<std::string>(nb::str(type.attr("__name__")));
+    const std::string module = nb::cast<std::string>(nb::str(nb::getattr(type, "__module__", nb::str("builtins"))));
+    return module == "builtins" ? name : module + "." + name;
+  } catch (const nb::python_error& error) {  // of a metaclass
+    if (!is_ordinary_error(error)) throw;
+    return "object of a type without a name";
+  }
+}
+
+std::string a_text(nb::handle object) {
+  if (object.is_none()) return "None";
+  const std::string text = type_text(object);
+  return (std::string("aeioAEIO").find(text[0]) == std::string::npos ? "a " : "an ") + text;
+}
+
+void clear_ordinary_error() {
+  if (!PyErr_ExceptionMatches(PyExc_Exception) || PyErr_ExceptionMatches(PyExc_MemoryError)) nb::raise_python_error();
+  PyErr_Clear();
 }
 
 std::string repr_text(nb::handle object) {
   constexpr size_t kLimit = 60;
   PyObject* text = PyObject_Repr(object.ptr());
   if (text == nullptr) {
-    PyErr_Clear();
+    clear_ordinary_error();
     return "an object without a repr";
   }
   const nb::object owner = nb::steal(text);
@@ -104,7 +119,7 @@ std::string error_text(nb::python_error& error) {
   std::string text = nb::cast<std::string>(nb::str(error.type().attr("__name__")));
   PyObject* message = PyObject_Str(error.value().ptr());
   if (message == nullptr) {
-    PyErr_Clear();
+    clear_ordinary_error();
     return text;
   }
   const nb::object owner = nb::steal(message);

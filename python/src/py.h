@@ -13,7 +13,7 @@ namespace nb = nanobind;
 // Attribute names, made once: looking up an interned string costs a pointer comparison.
 struct Names {
   PyObject *dlpack, *dlpack_device, *exchange_api, *cuda_array_interface, *array_struct, *array_namespace, *cuda_stream;
-  PyObject *is_neg, *is_conj, *requires_grad, *dtype, *name, *view, *empty, *device, *devices, *module;
+  PyObject *is_neg, *requires_grad, *dtype, *name, *view, *empty, *device, *devices, *module;
   PyObject *kw_version, *kw_stream, *kw_stream_version, *kw_dtype, *kw_dtype_device;  // tuples of keyword names
   PyObject* max_version;                                                              // the tuple (1, 1)
 };
@@ -65,10 +65,17 @@ nb::handle loaded_module(const char* name);
 // "numpy.ndarray": the type's name with its module, unless that is builtins.
 std::string type_text(nb::handle object);
 
-// repr(object), cut to a length that fits a message; never throws.
+// The same for "x is ...": "a numpy.ndarray", "an int", "None".
+std::string a_text(nb::handle object);
+
+// repr(object), cut to a length that fits a message.
 std::string repr_text(nb::handle object);
 
-// Whether an exception of a producer may be turned into a message of ours: an ordinary error, no MemoryError or interrupt.
+// Forgets Python's current error if it is an ordinary one, else throws it: an interrupt or a lack of memory.
+void clear_ordinary_error();
+
+// Whether an exception of a producer may be turned into a message of ours: an ordinary error, no MemoryError or
+// interrupt.
 bool is_ordinary_error(const nb::python_error& error);
 
 // "BufferError: text" of a Python error.

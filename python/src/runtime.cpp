@@ -3,6 +3,7 @@
 
 #include <nanobind/stl/vector.h>
 
+#include "backend.h"
 #include "docstrings.h"
 #include "options.h"
 
@@ -24,14 +25,10 @@ nb::dict info_py() {
 }
 
 void set_num_threads_py(nb::handle n) {
-  constexpr long kMost = 1 << 16;
-  long value = 0;
-  if (PyLong_Check(n.ptr()) && !PyBool_Check(n.ptr())) {
-    value = PyLong_AsLong(n.ptr());
-    PyErr_Clear();  // too large for a long: -1
-  }
-  if (value < 1 || value > kMost) {
-    throw InvalidArgument("set_num_threads: n is " + repr_text(n) + ", expected an int >= 1");
+  constexpr int64_t kMost = 4096;  // the library's limit
+  int64_t value = 0;
+  if (!parse_int64(n, &value) || value < 1 || value > kMost) {
+    throw InvalidArgument("set_num_threads: n is " + repr_text(n) + ", expected an int in 1.." + std::to_string(kMost));
   }
   set_num_threads(static_cast<int>(value));
 }
@@ -50,6 +47,7 @@ nb::object explain_py(nb::handle function, nb::args args, nb::kwargs kwargs) {
 void register_runtime(nb::module_& m) {
   m.def("info", info_py, kInfoDoc);
   m.def("set_num_threads", set_num_threads_py, "n"_any, kSetThreadsDoc);
+  define_mismatch(m, "set_num_threads");
   m.def("get_num_threads", [] { return num_threads(); }, kGetThreadsDoc);
   m.def("_explain", explain_py, nb::arg("function"), nb::arg("args"), nb::arg("kwargs"));
   m.def("_use_backend_variable", use_backend_variable, nb::arg("context_variable"));

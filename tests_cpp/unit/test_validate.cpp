@@ -417,6 +417,27 @@ TEST(ValidateTest, Merge) {
   EXPECT_NO_THROW(merge_attention_states(p));
 }
 
+// Sizes whose product does not fit must not pass as small ones.
+TEST(ValidateTest, ProductsOfSizesThatOverflow) {
+  Buffers m;
+  const int64_t half = int64_t{1} << 32;
+  int32_t slot = 0;
+  AppendKVParams append;
+  append.batch_size = append.seqlen = half, append.num_kv_heads = 1, append.head_dim = append.head_dim_v = 8;
+  append.num_pages = append.page_size = 1;
+  append.k = m.k.data(), append.v = m.v.data(), append.k_cache = m.k_cache.data(), append.v_cache = m.v_cache.data();
+  append.slot_mapping = {&slot, DType::kInt32}, append.slot_mapping_stride_seq = 0;
+  EXPECT_THROW(append_kv(append), InvalidArgument);
+  RotaryParams rotary;
+  rotary.batch_size = rotary.seqlen = half, rotary.head_dim = 8;
+  EXPECT_THROW(rotary_embedding(rotary), InvalidArgument);
+  VarlenAttentionParams ragged = varlen(m);
+  ragged.total_q = int64_t{1} << 62;
+  ragged.q_stride_token = 0;
+  EXPECT_THROW(attn_varlen(ragged), InvalidArgument);
+  EXPECT_FALSE(m.written());
+}
+
 TEST(ValidateTest, EmptyProblemsNeedNoPointers) {
   AttentionParams p;
   p.head_dim = p.head_dim_v = 8;

@@ -44,6 +44,13 @@ DLATTN_EXPORT size_t attn_workspace_size(const AttentionParams& params, Attentio
 DLATTN_EXPORT size_t attn_workspace_size(const VarlenAttentionParams& params);
 DLATTN_EXPORT size_t attn_workspace_size(const PagedAttentionParams& params);
 
+// Every check of the call, values and memory included, in the call's own words; runs nothing. A null out or lse is one that is
+// made later, and is not checked. For CUDA: everything but the values.
+DLATTN_EXPORT void validate(const AttentionParams& params, AttentionOp op = AttentionOp::kAuto);
+DLATTN_EXPORT void validate(const VarlenAttentionParams& params);
+DLATTN_EXPORT void validate(const PagedAttentionParams& params);
+DLATTN_EXPORT void validate(const MergeParams& params);
+
 // What a call would run.
 struct Explanation {
   bool supported = false;
@@ -52,7 +59,8 @@ struct Explanation {
   std::string reason;   // why this one, or why none
 };
 
-// Which kernel a call would run and why; runs nothing and throws only InvalidArgument.
+// Which kernel a call would run and why; runs nothing and throws only InvalidArgument. It looks at shapes, dtypes and
+// options, not at values or memory: validate() does.
 DLATTN_EXPORT Explanation explain(const AttentionParams& params, AttentionOp op = AttentionOp::kAuto);
 DLATTN_EXPORT Explanation explain(const VarlenAttentionParams& params);
 DLATTN_EXPORT Explanation explain(const PagedAttentionParams& params);

@@ -8,6 +8,7 @@
 //   * query head h reads kv head h / (num_heads / num_kv_heads).
 //   * lse is the natural log of the sum of exponentials that the softmax divides by (sink included).
 //   * A row with no visible key: out = 0, lse = -inf (with a sink: lse = sink).
+//   * A score of -inf, from a mask or from the data, hides its key: it weighs nothing and its value does not matter.
 //   * What a sequence's length, window, causality or mask makes invisible may hold anything, NaN included.
 //   * Pointers are on `device`. Arrays of lengths, tables and positions too: a CUDA launch reads nothing back.
 #pragma once

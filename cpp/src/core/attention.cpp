@@ -81,6 +81,11 @@ size_t attn_workspace_size(const PagedAttentionParams& params) {
   return on_cpu(params.device) ? 0 : cuda::workspace_size(params);
 }
 
+void validate(const AttentionParams& params, AttentionOp op) { core::validate(name_of(op), params, Depth::kInputs); }
+void validate(const VarlenAttentionParams& params) { core::validate("attn_varlen", params, Depth::kInputs); }
+void validate(const PagedAttentionParams& params) { core::validate(name_of(params), params, Depth::kInputs); }
+void validate(const MergeParams& params) { core::validate("merge_attention_states", params, Depth::kInputs); }
+
 Explanation explain(const AttentionParams& params, AttentionOp op) {
   core::validate(name_of(op), params, Depth::kShapes);
   return on_cpu(params.device) ? cpu::explain(params, resolve(params, op)) : cuda::explain(params, op);

@@ -32,22 +32,6 @@ std::string name_of(Device device) {
   return "an unknown device";
 }
 
-int64_t size_of(DType dtype) {
-  switch (dtype) {
-    case DType::kFloat16:
-    case DType::kBFloat16:
-      return 2;
-    case DType::kBool:
-      return 1;
-    case DType::kInt64:
-      return 8;
-    case DType::kFloat32:
-    case DType::kInt32:
-      break;
-  }
-  return 4;
-}
-
 void Check::device(Device device) const {
   if (device.type != DeviceType::kCPU && device.type != DeviceType::kCUDA) {
     fail("device", name_of(device), "cpu or cuda");

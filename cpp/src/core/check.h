@@ -6,12 +6,12 @@
 #include <string>
 
 #include "dlattn/params.h"
+#include "element.h"
 
 namespace dlattn::core {
 
 const char* name_of(DType dtype);
 std::string name_of(Device device);
-int64_t size_of(DType dtype);  // bytes
 
 inline bool is_float(DType t) { return t == DType::kFloat32 || t == DType::kFloat16 || t == DType::kBFloat16; }
 inline bool is_index(DType t) { return t == DType::kInt32 || t == DType::kInt64; }

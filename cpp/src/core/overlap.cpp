@@ -76,8 +76,13 @@ Region::Region(const char* name, const void* data, DType dtype, std::initializer
     : name_(name), base_(reinterpret_cast<intptr_t>(data)) {
   if (data == nullptr || run <= 0) return;
   const int64_t item = size_of(dtype);
-  run_ = run * item;
   low_ = base_;
+  if (run > INT64_MAX / 32 / item) {
+    out_of_range_ = true;
+    empty_ = false;
+    return;
+  }
+  run_ = run * item;
   high_ = base_ + run_;
   for (const Axis& axis : axes) {
     if (axis.size <= 0) return;

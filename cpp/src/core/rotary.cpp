@@ -34,6 +34,10 @@ void rotary_append_kv(const RotaryAppendKVParams& params, Stream stream) {
   cpu::rotary_append_kv(params);
 }
 
+void validate(const RotaryParams& params) { core::validate("rotary_embedding", params, Depth::kInputs); }
+void validate(const AppendKVParams& params) { core::validate("append_kv", params, Depth::kInputs); }
+void validate(const RotaryAppendKVParams& params) { core::validate("rotary_append_kv", params, Depth::kInputs); }
+
 Explanation explain(const RotaryParams& params) {
   core::validate("rotary_embedding", params, Depth::kShapes);
   return on_cpu(params.device) ? cpu::explain(params) : cuda::explain(params);

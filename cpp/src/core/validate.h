@@ -8,7 +8,8 @@
 namespace dlattn::core {
 
 // Questions (explain, workspace sizes) know shapes and options; a call has pointers, and values that the CPU can read.
-enum class Depth { kShapes, kCall };
+// kInputs: as kCall, but a null output is one that is made later.
+enum class Depth { kShapes, kInputs, kCall };
 
 void validate(const char* op, const AttentionParams& params, Depth depth);
 void validate(const char* op, const VarlenAttentionParams& params, Depth depth);

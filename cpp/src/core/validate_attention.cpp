@@ -1,7 +1,7 @@
 // Dense and ragged attention.
-#include "core/index.h"
 #include "core/validate.h"
 #include "core/validate_options.h"
+#include "element.h"
 
 namespace dlattn::core {
 
@@ -20,7 +20,7 @@ void validate(const char* op, const AttentionParams& p, Depth depth) {
   check.pointer("q", p.q, p.dtype, queries);
   check.pointer("k", p.k, p.dtype, keys);
   check.pointer("v", p.v, p.dtype, keys);
-  check.pointer("out", p.out, p.dtype, queries);
+  if (p.out != nullptr || depth == Depth::kCall) check.pointer("out", p.out, p.dtype, queries);
   if (p.lse != nullptr) check.pointer("lse", p.lse, DType::kFloat32, queries);
   if (p.seqlens_k.data != nullptr) check.pointer("seqlens_k", p.seqlens_k.data, p.seqlens_k.dtype, p.batch_size > 0);
   check_option_pointers(check, p.options, shapes);
@@ -63,7 +63,7 @@ void validate(const char* op, const VarlenAttentionParams& p, Depth depth) {
   check.pointer("q", p.q, p.dtype, queries);
   check.pointer("k", p.k, p.dtype, keys);
   check.pointer("v", p.v, p.dtype, keys);
-  check.pointer("out", p.out, p.dtype, queries);
+  if (p.out != nullptr || depth == Depth::kCall) check.pointer("out", p.out, p.dtype, queries);
   if (p.lse != nullptr) check.pointer("lse", p.lse, DType::kFloat32, queries);
   check.pointer("cu_seqlens_q", p.cu_seqlens_q.data, p.cu_seqlens_q.dtype, true);
   check.pointer("cu_seqlens_k", p.cu_seqlens_k.data, p.cu_seqlens_k.dtype, true);

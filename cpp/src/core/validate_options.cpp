@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "core/index.h"
+#include "element.h"
 
 namespace dlattn::core {
 namespace {

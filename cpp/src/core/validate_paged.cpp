@@ -2,9 +2,9 @@
 #include <algorithm>
 #include <cstring>
 
-#include "core/index.h"
 #include "core/validate.h"
 #include "core/validate_options.h"
+#include "element.h"
 
 namespace dlattn::core {
 namespace {
@@ -75,7 +75,7 @@ void validate(const char* op, const PagedAttentionParams& p, Depth depth) {
   check.pointer("q", p.q, p.dtype, queries);
   check.pointer("k_cache", p.k_cache, p.dtype, keys);
   check.pointer("v_cache", p.v_cache, p.dtype, keys);
-  check.pointer("out", p.out, p.dtype, queries);
+  if (p.out != nullptr || depth == Depth::kCall) check.pointer("out", p.out, p.dtype, queries);
   if (p.lse != nullptr) check.pointer("lse", p.lse, DType::kFloat32, queries);
   check.pointer("page_table", p.page_table.data, p.page_table.dtype, p.batch_size > 0 && p.max_pages > 0);
   check.pointer("seqlens_k", p.seqlens_k.data, p.seqlens_k.dtype, p.batch_size > 0);

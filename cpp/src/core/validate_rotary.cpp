@@ -2,18 +2,26 @@
 #include <algorithm>
 #include <vector>
 
-#include "core/index.h"
 #include "core/overlap.h"
 #include "core/validate.h"
+#include "element.h"
 
 namespace dlattn::core {
 namespace {
+
+void check_tokens(const Check& check, const char* name, int64_t batch_size, int64_t seqlen) {
+  int64_t tokens = 0;
+  if (__builtin_mul_overflow(batch_size, seqlen, &tokens)) {
+    check.fail(name, std::to_string(batch_size), "a number of tokens within 64 bits", "batch_size * seqlen");
+  }
+}
 
 void check_rotary_shapes(const Check& check, const RotaryParams& p) {
   check.device(p.device);
   check.float_dtype("q.dtype", p.dtype);
   check.at_least("q.batch_size", p.batch_size, 0);
   check.at_least("q.seqlen", p.seqlen, 0);
+  check_tokens(check, "q.batch_size", p.batch_size, p.seqlen);
   check.at_least("q.num_heads", p.num_heads, 0);
   check.at_least("k.num_kv_heads", p.num_kv_heads, 0);
   check.in_range("q.head_dim", p.head_dim, 1, 256);
@@ -32,13 +40,18 @@ void check_rotary_shapes(const Check& check, const RotaryParams& p) {
   }
 }
 
-void check_rotary_pointers(const Check& check, const RotaryParams& p, bool k_out) {
+// Whether an output that is null is an error.
+struct Needed {
+  bool q_out, k_out;
+};
+
+void check_rotary_pointers(const Check& check, const RotaryParams& p, Needed needed) {
   const bool tokens = p.batch_size > 0 && p.seqlen > 0;
   const bool table = p.rotary_dim > 0 && (p.gathered ? tokens : p.max_position > 0);
   check.pointer("q", p.q, p.dtype, tokens && p.num_heads > 0);
   check.pointer("k", p.k, p.dtype, tokens && p.num_kv_heads > 0);
-  check.pointer("q_out", p.q_out, p.dtype, tokens && p.num_heads > 0);
-  if (k_out || p.k_out != nullptr) check.pointer("k_out", p.k_out, p.dtype, tokens && p.num_kv_heads > 0);
+  if (needed.q_out || p.q_out != nullptr) check.pointer("q_out", p.q_out, p.dtype, tokens && p.num_heads > 0);
+  if (needed.k_out || p.k_out != nullptr) check.pointer("k_out", p.k_out, p.dtype, tokens && p.num_kv_heads > 0);
   check.pointer("cos", p.cos, p.table_dtype, table);
   check.pointer("sin", p.sin, p.table_dtype, table);
   if (p.positions.data != nullptr) check.pointer("positions", p.positions.data, p.positions.dtype, tokens);
@@ -73,7 +86,7 @@ void check_token(const Check& check, const char* name, int64_t batch_size, int64
 }
 
 void check_positions(const Check& check, const RotaryParams& p) {
-  if (p.device.type != DeviceType::kCPU || p.positions.data == nullptr || p.gathered) return;
+  if (p.device.type != DeviceType::kCPU || p.positions.data == nullptr || p.gathered || p.rotary_dim == 0) return;
   for (int64_t b = 0; b < p.batch_size; ++b) {
     for (int64_t i = 0; i < p.seqlen; ++i) {
       const int64_t position = index_at(p.positions, b * p.positions_stride_batch + i * p.positions_stride_seq);
@@ -87,6 +100,7 @@ void check_append_shapes(const Check& check, const AppendKVParams& p) {
   check.float_dtype("k.dtype", p.dtype);
   check.at_least("k.batch_size", p.batch_size, 0);
   check.at_least("k.seqlen", p.seqlen, 0);
+  check_tokens(check, "k.batch_size", p.batch_size, p.seqlen);
   check.at_least("k.num_kv_heads", p.num_kv_heads, 0);
   check.in_range("k.head_dim", p.head_dim, 1, 256);
   check.in_range("v.head_dim_v", p.head_dim_v, 1, 256);
@@ -161,7 +175,7 @@ void validate(const char* op, const RotaryParams& p, Depth depth) {
   const Check check(op);
   check_rotary_shapes(check, p);
   if (depth == Depth::kShapes) return;
-  check_rotary_pointers(check, p, /*k_out=*/true);
+  check_rotary_pointers(check, p, {depth == Depth::kCall, depth == Depth::kCall});
   Region outputs[2], inputs[5];
   rotary_regions(p, outputs, inputs);
   check_memory(check, outputs, 2, inputs, 5, /*in_place=*/2);
@@ -195,7 +209,7 @@ void validate(const char* op, const RotaryAppendKVParams& params, Depth depth) {
   check.equal("k_cache.head_dim", append.head_dim, rotary.head_dim, "k.head_dim");
   if (depth == Depth::kShapes) return;
 
-  check_rotary_pointers(check, rotary, /*k_out=*/false);
+  check_rotary_pointers(check, rotary, {depth == Depth::kCall, false});
   check_append_pointers(check, append, /*k=*/false);
   Region outputs[4], inputs[8];
   rotary_regions(rotary, outputs, inputs);

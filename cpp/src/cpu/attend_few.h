@@ -11,7 +11,7 @@
 namespace dlattn::cpu {
 namespace {
 
-// scores[r * kFewKeys + j] for kRows rows and the kWidth / kRows keys from rows[0] on (fewer: `count`).
+// scores[r * kFewKeys + j] for kRows rows and the kWidth / kRows keys from rows[0] on; past `count` the last key's again.
 template <int kRows, class T>
 inline __attribute__((always_inline)) void dot_products(const float* query, int q_stride, const T* const* rows,
                                                         int count, int head_dim, float* scores) {
@@ -48,7 +48,7 @@ inline __attribute__((always_inline)) void dot_products(const float* query, int 
   float sums[Simd::kWidth];
   Simd::store(sums, Simd::sums(acc));
   for (int r = 0; r < kRows; ++r) {
-    for (int j = 0; j < kKeys && j < count; ++j) scores[r * kFewKeys + j] = sums[r * kKeys + j];
+    for (int j = 0; j < kKeys; ++j) scores[r * kFewKeys + j] = sums[r * kKeys + j];
   }
 }
 

@@ -85,7 +85,7 @@ struct PackedBlock {
   const T* const* v_rows = nullptr;
 };
 
-// Twelve rows against the keys [from, from + count) of a packed block; `from` is a multiple of kPanelWidth.
+// kMaxTileRows rows against the keys [from, from + count) of a packed block; `from` is a multiple of kPanelWidth.
 template <class T>
 inline void attend_rows(const RowBlock& block, int first, const PackedBlock<T>& packed, int from, int count,
                         float* scores) {

@@ -7,27 +7,16 @@
 
 #include "backend.h"
 #include "cpu/attention_plan.h"
-#include "cpu/dtypes.h"
 #include "cpu/isa.h"
 #include "cpu/read.h"
 #include "cpu/scratch.h"
 #include "cpu/thread_pool.h"
+#include "element.h"
 
 namespace dlattn::cpu {
 namespace {
 
 constexpr double kWorthThreads = 200e3;  // multiply-adds: about 10 us of one core, and waking a thread costs 24-41 us
-
-const void* offset(const void* base, int64_t elements, DType dtype) {
-  if (base == nullptr) return nullptr;
-  return static_cast<const char*>(base) + elements * (dtype == DType::kFloat32 ? 4 : 2);
-}
-
-void* offset(void* base, int64_t elements, DType dtype) {
-  return const_cast<void*>(offset(static_cast<const void*>(base), elements, dtype));
-}
-
-int64_t mask_element_size(DType dtype) { return dtype == DType::kBool ? 1 : dtype == DType::kFloat32 ? 4 : 2; }
 
 // What all three forms of parameters share.
 template <class Params>
@@ -40,20 +29,20 @@ Problem start_problem(const Params& params) {
   problem.head_dim_v = static_cast<int>(params.head_dim_v);
   const AttentionOptions& options = params.options;
   const double scale = options.scale ? *options.scale : 1.0 / std::sqrt(static_cast<double>(params.head_dim));
-  problem.scale = static_cast<float>(scale / kLn2);
+  problem.scale = static_cast<float>(scale);
   problem.q_stride_head = params.q_stride_head;
   problem.out_stride_head = params.out_stride_head;
   problem.lse_stride_head = params.lse_stride_head;
   problem.k_stride_head = params.k_stride_head;
   problem.v_stride_head = params.v_stride_head;
   if (options.sinks.data != nullptr) {
-    for (int64_t h = 0; h < params.num_heads; ++h) problem.sinks.push_back(read_float(options.sinks, h) * kLog2E);
+    for (int64_t h = 0; h < params.num_heads; ++h) problem.sinks.push_back(read_float(options.sinks, h));
   }
   if (options.alibi_slopes.data != nullptr) {
     const int64_t copies = options.alibi_stride_batch == 0 ? 1 : params.batch_size;
     for (int64_t b = 0; b < copies; ++b) {
       for (int64_t h = 0; h < params.num_heads; ++h) {
-        problem.alibi.push_back(read_float(options.alibi_slopes, b * options.alibi_stride_batch + h) * kLog2E);
+        problem.alibi.push_back(read_float(options.alibi_slopes, b * options.alibi_stride_batch + h));
       }
     }
   }
@@ -70,7 +59,7 @@ void set_rule(const AttentionOptions& options, int64_t batch, int64_t len_q, int
   if (options.window_left >= 0 && options.window_left < kUnlimited) rule.left = options.window_left;
   if (options.window_right >= 0 && options.window_right < kUnlimited) rule.right = options.window_right;
   if (options.is_causal) rule.right = 0;
-  rule.softcap = options.softcap * kLog2E;
+  rule.softcap = options.softcap;
   if (!problem->alibi.empty()) {
     const int64_t row = static_cast<int64_t>(problem->alibi.size()) == problem->num_heads ? 0 : batch;
     rule.alibi = problem->alibi.data() + row * problem->num_heads;
@@ -78,7 +67,7 @@ void set_rule(const AttentionOptions& options, int64_t batch, int64_t len_q, int
   const AttentionMask& mask = options.mask;
   if (mask.data != nullptr) {
     const int64_t start = mask.batch_size == 1 ? 0 : batch * mask.stride_batch;
-    rule.mask = static_cast<const char*>(mask.data) + start * mask_element_size(mask.dtype);
+    rule.mask = offset(mask.data, start, mask.dtype);
     rule.mask_dtype = mask.dtype;
     rule.mask_stride_head = mask.num_heads == 1 ? 0 : mask.stride_head;
     rule.mask_stride_q = mask.stride_seq_q;
@@ -99,7 +88,7 @@ Problem make_problem(const AttentionParams& params) {
     s.keys.v = offset(params.v, b * params.v_stride_batch, params.dtype);
     s.keys.k_stride_seq = params.k_stride_seq;
     s.keys.v_stride_seq = params.v_stride_seq;
-    const int64_t len_k = params.seqlens_k.data == nullptr ? params.seqlen_k : read_index(params.seqlens_k, b);
+    const int64_t len_k = params.seqlens_k.data == nullptr ? params.seqlen_k : index_at(params.seqlens_k, b);
     set_rule(params.options, b, params.seqlen_q, len_k, &problem);
   }
   return problem;
@@ -111,7 +100,7 @@ Problem make_problem(const VarlenAttentionParams& params) {
   problem.out_stride_seq = params.out_stride_token;
   for (int64_t b = 0; b < params.batch_size; ++b) {
     Sequence& s = problem.sequences[static_cast<size_t>(b)];
-    const int64_t first_q = read_index(params.cu_seqlens_q, b), first_k = read_index(params.cu_seqlens_k, b);
+    const int64_t first_q = index_at(params.cu_seqlens_q, b), first_k = index_at(params.cu_seqlens_k, b);
     s.q = offset(params.q, first_q * params.q_stride_token, params.dtype);
     s.out = offset(params.out, first_q * params.out_stride_token, params.dtype);
     s.lse = params.lse == nullptr ? nullptr : params.lse + first_q;
@@ -119,8 +108,8 @@ Problem make_problem(const VarlenAttentionParams& params) {
     s.keys.v = offset(params.v, first_k * params.v_stride_token, params.dtype);
     s.keys.k_stride_seq = params.k_stride_token;
     s.keys.v_stride_seq = params.v_stride_token;
-    set_rule(params.options, b, read_index(params.cu_seqlens_q, b + 1) - first_q,
-             read_index(params.cu_seqlens_k, b + 1) - first_k, &problem);
+    set_rule(params.options, b, index_at(params.cu_seqlens_q, b + 1) - first_q,
+             index_at(params.cu_seqlens_k, b + 1) - first_k, &problem);
   }
   return problem;
 }
@@ -130,11 +119,10 @@ Problem make_problem(const PagedAttentionParams& params) {
   problem.q_stride_seq = params.q_stride_seq;
   problem.out_stride_seq = params.out_stride_seq;
   const bool ragged = params.cu_seqlens_q.data != nullptr;
-  const int64_t entry_size = params.page_table.dtype == DType::kInt64 ? 8 : 4;
   for (int64_t b = 0; b < params.batch_size; ++b) {
     Sequence& s = problem.sequences[static_cast<size_t>(b)];
-    const int64_t first_q = ragged ? read_index(params.cu_seqlens_q, b) : 0;
-    const int64_t len_q = ragged ? read_index(params.cu_seqlens_q, b + 1) - first_q : params.seqlen_q;
+    const int64_t first_q = ragged ? index_at(params.cu_seqlens_q, b) : 0;
+    const int64_t len_q = ragged ? index_at(params.cu_seqlens_q, b + 1) - first_q : params.seqlen_q;
     const int64_t q_start = ragged ? first_q * params.q_stride_seq : b * params.q_stride_batch;
     const int64_t out_start = ragged ? first_q * params.out_stride_seq : b * params.out_stride_batch;
     s.q = offset(params.q, q_start, params.dtype);
@@ -144,12 +132,12 @@ Problem make_problem(const PagedAttentionParams& params) {
     s.keys.v = params.v_cache;
     s.keys.k_stride_seq = params.k_stride_seq;
     s.keys.v_stride_seq = params.v_stride_seq;
-    s.keys.pages = static_cast<const char*>(params.page_table.data) + b * params.page_table_stride_batch * entry_size;
+    s.keys.pages = offset(params.page_table.data, b * params.page_table_stride_batch, params.page_table.dtype);
     s.keys.pages_int64 = params.page_table.dtype == DType::kInt64;
     s.keys.page_size = params.page_size;
     s.keys.k_stride_page = params.k_stride_page;
     s.keys.v_stride_page = params.v_stride_page;
-    set_rule(params.options, b, len_q, read_index(params.seqlens_k, b), &problem);
+    set_rule(params.options, b, len_q, index_at(params.seqlens_k, b), &problem);
   }
   return problem;
 }
@@ -163,8 +151,8 @@ void write_row(const Problem& problem, const Sequence& s, int64_t head, int64_t 
     if (std::isnan(sink)) sum = sink;
     if (sink > largest) largest = sink;
     if (largest != -std::numeric_limits<float>::infinity()) {
-      factor = std::exp2(row_max - largest);
-      sum = sum * factor + std::exp2(sink - largest);
+      factor = std::exp(row_max - largest);
+      sum = sum * factor + std::exp(sink - largest);
     }
   }
   const float weight = sum == 0.0f ? 0.0f : factor / sum;  // no visible key: acc is 0
@@ -172,8 +160,7 @@ void write_row(const Problem& problem, const Sequence& s, int64_t head, int64_t 
   void* out = offset(s.out, query * problem.out_stride_seq + head * problem.out_stride_head, problem.dtype);
   kernels_for(problem.dtype).store(acc, out, problem.head_dim_v);
   if (s.lse != nullptr) {
-    s.lse[head * problem.lse_stride_head + query] =
-        static_cast<float>((largest + std::log2(static_cast<double>(sum))) * kLn2);
+    s.lse[head * problem.lse_stride_head + query] = static_cast<float>(largest + std::log(static_cast<double>(sum)));
   }
 }
 
@@ -280,7 +267,7 @@ void run_merge(const Problem& problem, const Merge& merge, float* partials) {
       const float* p = first + part * merge.step;
       const float part_max = p[stride], part_sum = p[stride + 1];
       if (part_sum == 0.0f) continue;  // saw nothing
-      const float factor = part_max == largest ? 1.0f : std::exp2(part_max - largest);
+      const float factor = part_max == largest ? 1.0f : std::exp(part_max - largest);
       sum += part_sum * factor;
       for (int d = 0; d < problem.head_dim_v; ++d) acc[d] += p[d] * factor;
     }
@@ -289,6 +276,7 @@ void run_merge(const Problem& problem, const Merge& merge, float* partials) {
 }
 
 void run(const Problem& problem) {
+  kernels();  // a wrong DLATTN_CPU_ISA shows before anything is done
   const Plan plan = make_plan(problem);
   std::unique_ptr<float[]> partials(plan.partial_floats == 0 ? nullptr
                                                              : new float[static_cast<size_t>(plan.partial_floats)]);

@@ -1,10 +1,15 @@
 #include "cpu/attention_plan.h"
 
 #include <algorithm>
-#include <cstdlib>
 
 namespace dlattn::cpu {
 namespace {
+
+constexpr int64_t kBlockBytes = 200 * 1024;  // queries and accumulators of a task, beside K and V in a 512 KiB L2
+constexpr int64_t kMaxTasks = 1 << 16;       // about so many, however long the keys
+
+// Of a stride; unsigned, since the smallest one has no negative.
+uint64_t magnitude(int64_t x) { return x < 0 ? 0 - static_cast<uint64_t>(x) : static_cast<uint64_t>(x); }
 
 int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
@@ -47,18 +52,23 @@ void add_tasks(const Problem& problem, Task task, KeyRange keys, int64_t chunk, 
 void plan_few(const Problem& problem, Plan* plan) {
   int64_t total_keys = 0;
   for (const Sequence& s : problem.sequences) total_keys += visible_keys(s.rule, 0, s.len_q - 1).size();
-  const int64_t chunk = std::clamp<int64_t>(ceil_div(total_keys / 64, 64) * 64, 256, 1024);
+  const int64_t most = std::max<int64_t>(1024, ceil_div(total_keys / kMaxTasks, 64) * 64);
+  const int64_t chunk = std::clamp<int64_t>(ceil_div(total_keys / 64, 64) * 64, 256, most);
+  const int64_t group = problem.heads_per_kv_head();
   for (size_t b = 0; b < problem.sequences.size(); ++b) {
     const Sequence& s = problem.sequences[b];
     if (s.len_q == 0) continue;
-    const bool together = std::abs(problem.k_stride_head) <= std::abs(s.keys.k_stride_seq);
-    const int64_t step = together ? problem.num_kv_heads : 1;
+    // The stride of an axis of size 1 means nothing.
+    const bool neighbours = problem.num_kv_heads > 1 &&
+                            (s.rule.len_k <= 1 || magnitude(problem.k_stride_head) <= magnitude(s.keys.k_stride_seq));
+    const int64_t row_bytes = 4 * (padded(problem.head_dim) + padded(problem.head_dim_v));
+    const int64_t step = neighbours ? std::max<int64_t>(1, kBlockBytes / (s.len_q * group * row_bytes)) : 1;
     for (int64_t head = 0; head < problem.num_kv_heads; head += step) {
       Task task;
       task.sequence = static_cast<int64_t>(b);
       task.kv_head_begin = head;
-      task.kv_head_end = head + step;
-      task.row_end = s.len_q * problem.heads_per_kv_head();
+      task.kv_head_end = std::min(problem.num_kv_heads, head + step);
+      task.row_end = s.len_q * group;
       add_tasks(problem, task, visible_keys(s.rule, 0, s.len_q - 1), chunk, plan);
     }
   }
@@ -66,7 +76,6 @@ void plan_few(const Problem& problem, Plan* plan) {
 
 // Many rows: tiles of rows, the last (with causality: the longest) first.
 void plan_tiles(const Problem& problem, Plan* plan) {
-  constexpr int64_t kBlockBytes = 200 * 1024;  // queries and accumulators of a block, beside K and V in a 512 KiB L2
   const int64_t row_bytes = 4 * (padded(problem.head_dim) + padded(problem.head_dim_v));
   const int64_t group = problem.heads_per_kv_head();
   const int64_t most = std::clamp<int64_t>(kBlockBytes / row_bytes, 48, 384) / kMaxTileRows * kMaxTileRows;

@@ -24,11 +24,11 @@ struct Problem {
   DType dtype = DType::kFloat32;
   int64_t num_heads = 0, num_kv_heads = 0;
   int head_dim = 0, head_dim_v = 0;
-  float scale = 1.0f;  // times log2 e
+  float scale = 1.0f;
   int64_t q_stride_seq = 0, q_stride_head = 0, out_stride_seq = 0, out_stride_head = 0, lse_stride_head = 0;
   int64_t k_stride_head = 0, v_stride_head = 0;
-  std::vector<float> sinks;  // [num_heads], times log2 e; empty: none
-  std::vector<float> alibi;  // [batch or 1, num_heads], times log2 e
+  std::vector<float> sinks;  // [num_heads]; empty: none
+  std::vector<float> alibi;  // [batch or 1, num_heads]
   std::vector<Sequence> sequences;
 
   int64_t heads_per_kv_head() const { return num_kv_heads == 0 ? 1 : num_heads / num_kv_heads; }

@@ -3,7 +3,7 @@
 
 #include "backend.h"
 #include "cpu/isa.h"
-#include "cpu/read.h"
+#include "element.h"
 
 namespace dlattn::cpu {
 namespace {
@@ -45,7 +45,7 @@ int64_t longest_query(const IndexArray& cu_seqlens, int64_t batch_size, int64_t 
   if (cu_seqlens.data == nullptr) return total_q;
   int64_t longest = 0;
   for (int64_t b = 0; b < batch_size; ++b) {
-    longest = std::max(longest, read_index(cu_seqlens, b + 1) - read_index(cu_seqlens, b));
+    longest = std::max(longest, index_at(cu_seqlens, b + 1) - index_at(cu_seqlens, b));
   }
   return longest;
 }

@@ -2,20 +2,23 @@
 //
 // Attention is computed for blocks of rows. A row is one (query, query head) pair; the heads of a group that share a kv head are
 // neighbours: row r of a block is query r / heads_per_kv_head, head r % heads_per_kv_head. A block walks over its keys with the
-// online softmax (Milakov & Gimelshein, arXiv:1805.02867), scores in base 2 (scale and log2 e are folded into the query):
+// online softmax (Milakov & Gimelshein, arXiv:1805.02867); the scale is folded into the query:
 //   row_max   m, the largest score so far; -inf: none yet
-//   row_sum   sum of 2^(s - m)
-//   acc       sum of 2^(s - m) v, float32
+//   row_sum   sum of e^(s - m)
+//   acc       sum of e^(s - m) v, float32
 #pragma once
 
 #include <cstdint>
 
 #include "dlattn/params.h"
 
+// The files of all instruction sets include this one: a function that is not inlined would be shared by them, in the version of
+// whichever the linker takes.
+#define DLATTN_INLINE __attribute__((always_inline)) inline
+
 namespace dlattn::cpu {
 
 constexpr float kLog2E = 1.44269504088896341f;
-constexpr double kLn2 = 0.693147180559945309;
 constexpr int64_t kUnlimited = INT64_C(1) << 62;
 
 constexpr int kPanel = 32;  // rows of float32 scratch are padded to a multiple of this
@@ -24,7 +27,7 @@ constexpr int kTileKeys =
 constexpr int kFewKeys = 32;  // keys that the few-rows kernel takes at a time
 constexpr int kFewRows = 8;   // up to so many rows per kv head the few-rows kernel is faster
 
-constexpr int padded(int n) { return (n + kPanel - 1) / kPanel * kPanel; }
+static constexpr int padded(int n) { return (n + kPanel - 1) / kPanel * kPanel; }
 
 // Where key j of one (sequence, kv head) lies.
 struct KeyView {
@@ -42,22 +45,22 @@ struct ScoreRule {
   int64_t offset = 0;                             // len_k - len_q: query i stands at key i + offset
   int64_t left = kUnlimited, right = kUnlimited;  // key j is visible iff -left <= j - (i + offset) <= right
   int64_t len_k = 0;
-  float softcap = 0.0f;        // in base 2: c log2 e; 0: off
+  float softcap = 0.0f;        // 0: off
   const void* mask = nullptr;  // of this sequence
   DType mask_dtype = DType::kBool;
   int64_t mask_stride_head = 0, mask_stride_q = 0, mask_stride_k = 0;
-  const float* alibi = nullptr;  // [num_heads], times log2 e
+  const float* alibi = nullptr;  // [num_heads]
 
-  int64_t key_begin(int64_t query) const {
+  DLATTN_INLINE int64_t key_begin(int64_t query) const {
     const int64_t first = left == kUnlimited ? 0 : query + offset - left;
     return first < 0 ? 0 : first;
   }
-  int64_t key_end(int64_t query) const {
+  DLATTN_INLINE int64_t key_end(int64_t query) const {
     if (right == kUnlimited) return len_k;
     const int64_t last = query + offset + right + 1;
     return last < 0 ? 0 : last < len_k ? last : len_k;
   }
-  bool positional_only() const { return softcap == 0.0f && mask == nullptr && alibi == nullptr; }
+  DLATTN_INLINE bool positional_only() const { return softcap == 0.0f && mask == nullptr && alibi == nullptr; }
 };
 
 struct RowBlock {
@@ -67,7 +70,7 @@ struct RowBlock {
   int heads_per_kv_head = 1;
   int64_t first_head = 0;  // query head of row 0 of the (sequence, kv head)
   int head_dim = 0, head_dim_v = 0;
-  float scale = 1.0f;       // scale * log2 e
+  float scale = 1.0f;
   const void* q = nullptr;  // query 0, head first_head
   int64_t q_stride_seq = 0, q_stride_head = 0;
   KeyView keys;
@@ -82,14 +85,14 @@ struct RowBlock {
   float* row_sum = nullptr;
   float* scratch = nullptr;  // scratch_floats(head_dim, head_dim_v), not kept between calls
 
-  int64_t query_of(int row) const { return (first_row + row) / heads_per_kv_head; }
-  int64_t head_of(int row) const { return first_head + (first_row + row) % heads_per_kv_head; }
+  DLATTN_INLINE int64_t query_of(int row) const { return (first_row + row) / heads_per_kv_head; }
+  DLATTN_INLINE int64_t head_of(int row) const { return first_head + (first_row + row) % heads_per_kv_head; }
 };
 
 constexpr int kMaxTileRows = 12;  // the largest register tile of any instruction set
 constexpr int kScoreStride = kTileKeys;
 
-constexpr int64_t scratch_floats(int head_dim, int head_dim_v) {
+static constexpr int64_t scratch_floats(int head_dim, int head_dim_v) {
   return static_cast<int64_t>(kTileKeys) * (padded(head_dim) + padded(head_dim_v)) + 2 * kMaxTileRows * kScoreStride;
 }
 

@@ -5,13 +5,13 @@
 #include "backend.h"
 #include "cpu/isa.h"
 #include "cpu/thread_pool.h"
+#include "element.h"
 
 namespace dlattn::cpu {
 namespace {
 
 void merge_row(const MergeParams& p, int64_t batch, int64_t head, int64_t query) {
   const DTypeKernels& kernel = kernels_for(p.dtype);
-  const int64_t size = p.dtype == DType::kFloat32 ? 4 : 2;
   const auto lse_of = [&](const AttentionState& s) {
     return s.lse[batch * s.lse_stride_batch + head * s.lse_stride_head + query * s.lse_stride_seq];
   };
@@ -26,13 +26,13 @@ void merge_row(const MergeParams& p, int64_t batch, int64_t head, int64_t query)
     const double weight = lse == largest ? 1.0 : std::exp(static_cast<double>(lse) - largest);
     sum += weight;
     const int64_t start = batch * s.out_stride_batch + query * s.out_stride_seq + head * s.out_stride_head;
-    kernel.load(static_cast<const char*>(s.out) + start * size, part, p.head_dim_v);
+    kernel.load(offset(s.out, start, p.dtype), part, p.head_dim_v);
     for (int64_t d = 0; d < p.head_dim_v; ++d) acc[d] += static_cast<float>(weight) * part[d];
   }
   const float scale = sum == 0.0 ? 0.0f : static_cast<float>(1.0 / sum);
   for (int64_t d = 0; d < p.head_dim_v; ++d) acc[d] *= scale;
   const int64_t start = batch * p.out_stride_batch + query * p.out_stride_seq + head * p.out_stride_head;
-  kernel.store(acc, static_cast<char*>(p.out) + start * size, p.head_dim_v);
+  kernel.store(acc, offset(p.out, start, p.dtype), p.head_dim_v);
   if (p.lse != nullptr) {
     p.lse[batch * p.lse_stride_batch + head * p.lse_stride_head + query * p.lse_stride_seq] =
         static_cast<float>(largest + std::log(sum));

@@ -1,4 +1,4 @@
-// Single elements of index and constant arrays.
+// Single elements of constant arrays.
 #pragma once
 
 #include <cstdint>
@@ -7,11 +7,6 @@
 #include "dlattn/params.h"
 
 namespace dlattn::cpu {
-
-inline int64_t read_index(const IndexArray& array, int64_t i) {
-  return array.dtype == DType::kInt64 ? static_cast<const int64_t*>(array.data)[i]
-                                      : static_cast<const int32_t*>(array.data)[i];
-}
 
 inline float read_float(const FloatArray& array, int64_t i) {
   switch (array.dtype) {

@@ -3,23 +3,14 @@
 
 #include "backend.h"
 #include "cpu/isa.h"
-#include "cpu/read.h"
 #include "cpu/thread_pool.h"
+#include "element.h"
 
 namespace dlattn::cpu {
 namespace {
 
 constexpr int64_t kBlockBytes = 1 << 15;  // of one task: some microseconds
 constexpr int64_t kWorthBytes = 1 << 17;
-
-int64_t element_size(DType dtype) { return dtype == DType::kFloat32 ? 4 : 2; }
-
-char* at(void* base, int64_t elements, DType dtype) {
-  return static_cast<char*>(base) + elements * element_size(dtype);
-}
-const char* at(const void* base, int64_t elements, DType dtype) {
-  return static_cast<const char*>(base) + elements * element_size(dtype);
-}
 
 // body(batch, seq) for every token; tokens are dealt out in blocks of about kBlockBytes.
 template <class F>
@@ -39,12 +30,12 @@ struct Angles {
   Angles(const RotaryParams& p, int64_t batch, int64_t seq) {
     int64_t row = seq;
     if (p.positions.data != nullptr) {
-      row = read_index(p.positions, batch * p.positions_stride_batch + seq * p.positions_stride_seq);
+      row = index_at(p.positions, batch * p.positions_stride_batch + seq * p.positions_stride_seq);
     }
     const int64_t first = p.gathered ? batch : 0;
     const auto load = kernels_for(p.table_dtype).load;
-    load(at(p.cos, first * p.cos_stride_batch + row * p.cos_stride_seq, p.table_dtype), cos, p.rotary_dim / 2);
-    load(at(p.sin, first * p.sin_stride_batch + row * p.sin_stride_seq, p.table_dtype), sin, p.rotary_dim / 2);
+    load(offset(p.cos, first * p.cos_stride_batch + row * p.cos_stride_seq, p.table_dtype), cos, p.rotary_dim / 2);
+    load(offset(p.sin, first * p.sin_stride_batch + row * p.sin_stride_seq, p.table_dtype), sin, p.rotary_dim / 2);
   }
 };
 
@@ -60,8 +51,8 @@ RotaryRows rows_of(const RotaryParams& p, const Angles& angles) {
 
 void rotate_q(const RotaryParams& p, int64_t batch, int64_t seq, RotaryRows rows) {
   rows.num_heads = p.num_heads;
-  rows.src = at(p.q, batch * p.q_stride_batch + seq * p.q_stride_seq, p.dtype);
-  rows.dst = at(p.q_out, batch * p.q_out_stride_batch + seq * p.q_out_stride_seq, p.dtype);
+  rows.src = offset(p.q, batch * p.q_stride_batch + seq * p.q_stride_seq, p.dtype);
+  rows.dst = offset(p.q_out, batch * p.q_out_stride_batch + seq * p.q_out_stride_seq, p.dtype);
   rows.src_stride_head = p.q_stride_head;
   rows.dst_stride_head = p.q_out_stride_head;
   kernels_for(p.dtype).rotate(rows);
@@ -69,7 +60,7 @@ void rotate_q(const RotaryParams& p, int64_t batch, int64_t seq, RotaryRows rows
 
 void rotate_k(const RotaryParams& p, int64_t batch, int64_t seq, RotaryRows rows, void* dst, int64_t dst_stride_head) {
   rows.num_heads = p.num_kv_heads;
-  rows.src = at(p.k, batch * p.k_stride_batch + seq * p.k_stride_seq, p.dtype);
+  rows.src = offset(p.k, batch * p.k_stride_batch + seq * p.k_stride_seq, p.dtype);
   rows.dst = dst;
   rows.src_stride_head = p.k_stride_head;
   rows.dst_stride_head = dst_stride_head;
@@ -77,51 +68,53 @@ void rotate_k(const RotaryParams& p, int64_t batch, int64_t seq, RotaryRows rows
 }
 
 int64_t slot_of(const AppendKVParams& p, int64_t batch, int64_t seq) {
-  return read_index(p.slot_mapping, batch * p.slot_mapping_stride_batch + seq * p.slot_mapping_stride_seq);
+  return index_at(p.slot_mapping, batch * p.slot_mapping_stride_batch + seq * p.slot_mapping_stride_seq);
 }
 
 void copy_rows(const void* src, int64_t src_stride, void* dst, int64_t dst_stride, int64_t heads, int64_t dim,
                DType dtype) {
   for (int64_t h = 0; h < heads; ++h) {
-    std::memcpy(at(dst, h * dst_stride, dtype), at(src, h * src_stride, dtype),
-                static_cast<size_t>(dim * element_size(dtype)));
+    std::memcpy(offset(dst, h * dst_stride, dtype), offset(src, h * src_stride, dtype),
+                static_cast<size_t>(dim * size_of(dtype)));
   }
 }
 
 char* k_slot(const AppendKVParams& p, int64_t slot) {
-  return at(p.k_cache, slot / p.page_size * p.k_cache_stride_page + slot % p.page_size * p.k_cache_stride_seq, p.dtype);
+  return offset(p.k_cache, slot / p.page_size * p.k_cache_stride_page + slot % p.page_size * p.k_cache_stride_seq,
+                p.dtype);
 }
 
 char* v_slot(const AppendKVParams& p, int64_t slot) {
-  return at(p.v_cache, slot / p.page_size * p.v_cache_stride_page + slot % p.page_size * p.v_cache_stride_seq, p.dtype);
+  return offset(p.v_cache, slot / p.page_size * p.v_cache_stride_page + slot % p.page_size * p.v_cache_stride_seq,
+                p.dtype);
 }
 
 void append_v(const AppendKVParams& p, int64_t batch, int64_t seq, int64_t slot) {
-  copy_rows(at(p.v, batch * p.v_stride_batch + seq * p.v_stride_seq, p.dtype), p.v_stride_head, v_slot(p, slot),
+  copy_rows(offset(p.v, batch * p.v_stride_batch + seq * p.v_stride_seq, p.dtype), p.v_stride_head, v_slot(p, slot),
             p.v_cache_stride_head, p.num_kv_heads, p.head_dim_v, p.dtype);
 }
 
 }  // namespace
 
 void rotary(const RotaryParams& p) {
-  const int64_t bytes = (p.num_heads + p.num_kv_heads) * p.head_dim * element_size(p.dtype);
+  const int64_t bytes = (p.num_heads + p.num_kv_heads) * p.head_dim * size_of(p.dtype);
   for_each_token(p.batch_size, p.seqlen, bytes, [&](int64_t batch, int64_t seq) {
     const Angles angles(p, batch, seq);
     const RotaryRows rows = rows_of(p, angles);
     if (p.num_heads > 0) rotate_q(p, batch, seq, rows);
     if (p.num_kv_heads > 0) {
-      void* dst = at(p.k_out, batch * p.k_out_stride_batch + seq * p.k_out_stride_seq, p.dtype);
+      void* dst = offset(p.k_out, batch * p.k_out_stride_batch + seq * p.k_out_stride_seq, p.dtype);
       rotate_k(p, batch, seq, rows, dst, p.k_out_stride_head);
     }
   });
 }
 
 void append_kv(const AppendKVParams& p) {
-  const int64_t bytes = p.num_kv_heads * (p.head_dim + p.head_dim_v) * element_size(p.dtype);
+  const int64_t bytes = p.num_kv_heads * (p.head_dim + p.head_dim_v) * size_of(p.dtype);
   for_each_token(p.batch_size, p.seqlen, bytes, [&](int64_t batch, int64_t seq) {
     const int64_t slot = slot_of(p, batch, seq);
     if (slot < 0) return;
-    copy_rows(at(p.k, batch * p.k_stride_batch + seq * p.k_stride_seq, p.dtype), p.k_stride_head, k_slot(p, slot),
+    copy_rows(offset(p.k, batch * p.k_stride_batch + seq * p.k_stride_seq, p.dtype), p.k_stride_head, k_slot(p, slot),
               p.k_cache_stride_head, p.num_kv_heads, p.head_dim, p.dtype);
     append_v(p, batch, seq, slot);
   });
@@ -130,7 +123,7 @@ void append_kv(const AppendKVParams& p) {
 void rotary_append_kv(const RotaryAppendKVParams& params) {
   const RotaryParams& p = params.rotary;
   const AppendKVParams& cache = params.append;
-  const int64_t bytes = (p.num_heads + 2 * p.num_kv_heads) * p.head_dim * element_size(p.dtype);
+  const int64_t bytes = (p.num_heads + 2 * p.num_kv_heads) * p.head_dim * size_of(p.dtype);
   for_each_token(p.batch_size, p.seqlen, bytes, [&](int64_t batch, int64_t seq) {
     const Angles angles(p, batch, seq);
     const RotaryRows rows = rows_of(p, angles);
@@ -141,7 +134,7 @@ void rotary_append_kv(const RotaryAppendKVParams& params) {
       append_v(cache, batch, seq, slot);
     }
     if (p.k_out != nullptr) {  // after the cache: k_out may be k
-      void* dst = at(p.k_out, batch * p.k_out_stride_batch + seq * p.k_out_stride_seq, p.dtype);
+      void* dst = offset(p.k_out, batch * p.k_out_stride_batch + seq * p.k_out_stride_seq, p.dtype);
       rotate_k(p, batch, seq, rows, dst, p.k_out_stride_head);
     }
   });

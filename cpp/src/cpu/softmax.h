@@ -45,11 +45,11 @@ inline Simd::Reg tanh(Simd::Reg x) {
 inline float mask_value(const ScoreRule& rule, int64_t index) {
   switch (rule.mask_dtype) {
     case DType::kFloat32:
-      return static_cast<const float*>(rule.mask)[index] * kLog2E;
+      return static_cast<const float*>(rule.mask)[index];
     case DType::kFloat16:
-      return to_float(static_cast<const Float16*>(rule.mask)[index]) * kLog2E;
+      return to_float(static_cast<const Float16*>(rule.mask)[index]);
     case DType::kBFloat16:
-      return to_float(static_cast<const BFloat16*>(rule.mask)[index]) * kLog2E;
+      return to_float(static_cast<const BFloat16*>(rule.mask)[index]);
     default:
       return static_cast<const uint8_t*>(rule.mask)[index] != 0 ? 0.0f : -kInfinity;
   }
@@ -59,9 +59,9 @@ inline float mask_value(const ScoreRule& rule, int64_t index) {
 inline void apply_options(const ScoreRule& rule, int64_t query, int64_t head, int64_t begin, int first, int last,
                           float* scores) {
   if (rule.softcap > 0.0f) {
-    const Simd::Reg cap = Simd::set1(rule.softcap), inverse = Simd::set1(1.0f / rule.softcap);
+    const Simd::Reg cap = Simd::set1(rule.softcap);
     for (int j = first / Simd::kWidth * Simd::kWidth; j < last; j += Simd::kWidth) {
-      Simd::store(scores + j, cap * tanh(Simd::load(scores + j) * inverse));
+      Simd::store(scores + j, cap * tanh(Simd::div(Simd::load(scores + j), cap)));
     }
   }
   if (rule.alibi != nullptr) {
@@ -107,7 +107,7 @@ inline float finish_scores(const RowBlock& block, int row, int64_t begin, int co
 struct Rescale {
   float row_max;   // the new one
   float subtract;  // from the scores: row_max, or 0 while nothing is visible
-  float factor;    // 2^(old maximum - new maximum)
+  float factor;    // e^(old maximum - new maximum)
 };
 
 inline Rescale rescale(float old_max, float block_max) {
@@ -116,15 +116,16 @@ inline Rescale rescale(float old_max, float block_max) {
   if (old_max == row_max) return {row_max, row_max, 1.0f};
   if (old_max == -kInfinity) return {row_max, row_max, 0.0f};
   const float difference = old_max - row_max;
-  return {row_max, row_max, difference < -126.0f ? 0.0f : exp2f(difference)};
+  return {row_max, row_max, difference < -87.0f ? 0.0f : expf(difference)};
 }
 
-// scores := 2^(scores - subtract); returns their sum.
+// scores := e^(scores - subtract); returns their sum. Subtracting first keeps equal huge scores exact: nothing may be fused into
+// exp2(s * c - m * c).
 inline float exponentiate(float* scores, int padded_count, float subtract) {
-  const Simd::Reg minus = Simd::set1(subtract);
+  const Simd::Reg minus = Simd::set1(subtract), log2e = Simd::set1(kLog2E);
   Simd::Reg total = Simd::zero();
   for (int j = 0; j < padded_count; j += Simd::kWidth) {
-    const Simd::Reg p = exp2(Simd::load(scores + j) - minus);
+    const Simd::Reg p = exp2((Simd::load(scores + j) - minus) * log2e);
     Simd::store(scores + j, p);
     total = total + p;
   }

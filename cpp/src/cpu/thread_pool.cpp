@@ -2,17 +2,19 @@
 
 #include <pthread.h>
 #include <sched.h>
+#include <signal.h>
 
 #include <atomic>
 #include <condition_variable>
 #include <cstdlib>
 #include <exception>
 #include <mutex>
-#include <system_error>
+#include <string>
 #include <thread>
 #include <vector>
 
 #include "backend.h"
+#include "dlattn/error.h"
 
 namespace dlattn::cpu {
 namespace {
@@ -31,11 +33,16 @@ inline void pause() {
 class ThreadPool {
  public:
   explicit ThreadPool(int num_threads) : num_threads_(num_threads) {
+    workers_.reserve(static_cast<size_t>(num_threads));
+    sigset_t all, before;  // the host's signals are not for these threads
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
     try {
       for (int i = 1; i < num_threads; ++i) workers_.emplace_back([this] { work(); });
-    } catch (const std::system_error&) {
+    } catch (const std::exception&) {
       // the system gives no more threads: go on with those there are
     }
+    pthread_sigmask(SIG_SETMASK, &before, nullptr);
   }
 
   ~ThreadPool() {
@@ -147,10 +154,12 @@ State& state() {
 }
 
 int default_num_threads() {
-  if (const char* text = std::getenv("DLATTN_NUM_THREADS")) {
+  const char* text = std::getenv("DLATTN_NUM_THREADS");
+  if (text != nullptr && *text != '\0') {
     char* end = nullptr;
     const long n = std::strtol(text, &end, 10);
     if (end != text && *end == '\0' && n >= 1 && n <= 4096) return static_cast<int>(n);
+    throw InvalidArgument("DLATTN_NUM_THREADS is \"" + std::string(text) + "\", expected a number from 1 to 4096");
   }
 #if defined(__linux__)
   cpu_set_t set;
@@ -171,8 +180,9 @@ void set_num_threads(int n) { state().wanted.store(n, std::memory_order_relaxed)
 
 int num_threads() {
   const int wanted = state().wanted.load(std::memory_order_relaxed);
-  static const int by_default = default_num_threads();
-  return wanted > 0 ? wanted : by_default;
+  if (wanted > 0) return wanted;
+  static const int by_default = default_num_threads();  // a throw leaves it to the next call
+  return by_default;
 }
 
 void run_tasks(int64_t tasks, TaskFn fn, void* context) {

@@ -1,0 +1,38 @@
+// Elements of typed arrays: sizes, addresses, single values. For code that is compiled once, for the baseline.
+#pragma once
+
+#include <cstdint>
+
+#include "dlattn/params.h"
+
+namespace dlattn {
+
+inline int64_t size_of(DType dtype) {  // bytes
+  switch (dtype) {
+    case DType::kBool:
+      return 1;
+    case DType::kFloat16:
+    case DType::kBFloat16:
+      return 2;
+    case DType::kInt64:
+      return 8;
+    default:
+      return 4;
+  }
+}
+
+// `elements` from `base` on; null stays null.
+inline const char* offset(const void* base, int64_t elements, DType dtype) {
+  return base == nullptr ? nullptr : static_cast<const char*>(base) + elements * size_of(dtype);
+}
+
+inline char* offset(void* base, int64_t elements, DType dtype) {
+  return base == nullptr ? nullptr : static_cast<char*>(base) + elements * size_of(dtype);
+}
+
+inline int64_t index_at(const IndexArray& array, int64_t i) {
+  return array.dtype == DType::kInt32 ? static_cast<const int32_t*>(array.data)[i]
+                                      : static_cast<const int64_t*>(array.data)[i];
+}
+
+}  // namespace dlattn
