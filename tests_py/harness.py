@@ -188,15 +188,22 @@ def check_out(got, exact, eager, dt, what=""):
     )
 
 
-def check_lse(got, want, dt, what=""):
+def check_lse(got, want, dt, what="", eager=None):
+    """Within the dtype's tolerance, relative to max(1, |lse|).
+
+    Where scores are small sums of large products no float32 code gets there: then `eager` is the yardstick.
+    """
     assert got.shape == want.shape, (got.shape, want.shape)
     assert got.dtype == np.float32
     got = got.astype(np.float64)
     assert same_pattern(got, want), f"{what}: lse's NaN or infinity differ\ngot {got}\nwant {want}"
     keep = np.isfinite(want)
-    relative = np.abs(got[keep] - want[keep]) / np.maximum(1.0, np.abs(want[keep]))
-    assert relative.max(initial=0.0) <= dt.lse_tolerance, (
-        f"{what}: lse is off by {relative.max():.3e} (relative L2 {relative_l2(got, want):.3e})"
+    scale = np.maximum(1.0, np.abs(want[keep]))
+    error, allowed = (np.abs(got[keep] - want[keep]) / scale).max(initial=0.0), dt.lse_tolerance
+    if error > allowed and eager is not None and dt.name == "float32":
+        allowed = 2 * max((np.abs(e.lse[keep] - want[keep]) / scale).max() for e in eager.results(40))
+    assert error <= allowed, (
+        f"{what}: lse is off by {error:.3e}, allowed {allowed:.3e} (relative L2 {relative_l2(got, want):.3e})"
     )
 
 
