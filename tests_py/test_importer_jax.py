@@ -9,6 +9,12 @@ jax = pytest.importorskip("jax")
 jnp = jax.numpy
 
 
+@pytest.fixture(autouse=True)
+def on_the_cpu():
+    with jax.default_device(jax.devices("cpu")[0]):
+        yield
+
+
 def arrays(dtype="float32"):
     keys = jax.random.split(jax.random.key(0), 3)
     return [
