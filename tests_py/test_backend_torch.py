@@ -380,3 +380,13 @@ def test_explain_of_gradients_under_another_backend():
         e = dlattn.explain("attention", q, k, v)
     assert (e.supported, e.backend) == (False, "cpu")
     assert e.reason.startswith("q requires grad")
+
+
+@pytest.mark.parametrize("window", [(-1, -1), (0, 0), (3, 0)])
+def test_without_queries_no_page_is_looked_at(window):
+    q, cache = torch.zeros(1, 0, 1, 8), torch.ones(2, 4, 1, 8)
+    table, lengths = torch.tensor([[99999, 1]], dtype=torch.int32), torch.tensor([8], dtype=torch.int32)
+    with dlattn.attn_backend(dlattn.ATTN_BACKEND.TORCH):
+        out, lse = dlattn.attn_paged_decode(q, cache, cache, table, lengths, window=window, return_lse=True)
+    assert out.shape == (1, 0, 1, 8)
+    assert lse.shape == (1, 1, 0)

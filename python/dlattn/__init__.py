@@ -17,7 +17,10 @@ Errors: ValueError (an argument does not fit), NotImplementedError (legal, but n
 backend is not built, or failed), TypeError (a keyword that there is not). They come before anything is written.
 
 What a length, mask, window or causality hides may hold anything, NaN included. (PyTorch's own attention, where it
-computes: hidden keys may, but a NaN in the value of a key that a mask, a window or causality hides reaches the row.)
+computes: hidden keys may, but a NaN in the value of a key that a mask, a window, causality or a score of -inf hides
+reaches the row.)
+
+A second signature, (*args, **kwargs) -> NoReturn, in help() is what raises the TypeErrors.
 
 Gradients: a torch tensor that requires grad, with grad enabled, sends the call to PyTorch's own operations. Tangents of
 forward-mode differentiation (torch.autograd.forward_ad) are not seen and are lost; ATTN_BACKEND.TORCH keeps them, or

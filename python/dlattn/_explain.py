@@ -32,7 +32,8 @@ class Explanation(NamedTuple):
 def explain(op: str | Callable[..., Any], /, *args: Any, **kwargs: Any) -> Explanation:
     """Say which kernel a call would run and why. Runs and writes nothing.
 
-    Looks at shapes, dtypes, devices and options, not at values or memory: a call whose lengths, ids or overlapping
+    Looks at shapes, dtypes, devices and options (and at cu_seqlens_q, to name the kernel), not at other values or
+    memory: a call whose lengths, ids or overlapping
     outputs are refused may be supported all the same.
 
     Args:

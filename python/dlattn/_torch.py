@@ -5,7 +5,8 @@ extension module with every argument by keyword. Shapes, dtypes and options are 
 values and memory too.
 
 One meaning differs: a NaN or infinity in the *value* of a key that is hidden within a sequence (by mask, window or
-causality, not by its length) reaches the row, as it does in PyTorch: a weight of 0 times NaN is NaN.
+causality, not by its length, or that has a score of -inf) reaches the row, as it does in PyTorch: a weight of 0 times
+NaN is NaN.
 """
 
 import math
@@ -266,7 +267,7 @@ def attn_paged_decode(
     lengths = seqlens_k.tolist()
     outs = [q.new_empty(0, *q.shape[1:3], v_cache.shape[3])]
     lses = [torch.empty(0, q.shape[2], q.shape[1], dtype=torch.float32, device=q.device)]
-    for b, length in enumerate(lengths):
+    for b, length in enumerate(lengths if q.shape[1] > 0 else [0] * len(lengths)):  # no query: no page is looked at
         k, v = _gather(k_cache, v_cache, page_table, length, options.reach(q.shape[1]), options.bhld, b)
         piece, piece_lse = _sequence(q[b : b + 1], k, v, b, options)
         outs.append(piece)

@@ -33,8 +33,8 @@ nb::object call_torch(const Call& call, const NamedArguments& arguments);
 nb::object answer(const Call& call, const Explanation& explanation);
 nb::object answer_torch(const Call& call);
 
-// CUDA arrays in a build without CUDA: throws NotCompiled, before any result is made.
-void require_compiled(const Call& call, const TensorView& view, const Explanation& explanation);
+// For CUDA arrays in a build without CUDA, before any result is made.
+[[noreturn]] void not_compiled(const Call& call, const Explanation& explanation);
 bool cuda_compiled();
 
 // The library's questions about parameters, as function objects: each operation has its own overload.
@@ -54,12 +54,15 @@ nb::object run_elsewhere(const Call& call, const TensorView& first, const char* 
     return answer(call, route.refusal.empty() ? here : Explanation{false, route.backend, "", route.refusal});
   }
   if (route.torch) {
-    explain(params);
-    if (on_cpu) validate(params);  // on other devices PyTorch's own guards have to do
+    if (on_cpu) {
+      validate(params);
+    } else {
+      explain(params);  // shapes and options; for values PyTorch's own guards have to do
+    }
     return call_torch(call, torch_arguments());
   }
   if (!route.refusal.empty()) refuse(call, route);
-  if (!on_cpu && !cuda_compiled()) require_compiled(call, first, explain(params));
+  if (!on_cpu && !cuda_compiled()) not_compiled(call, explain(params));
   return {};
 }
 

@@ -25,10 +25,10 @@ nb::dict info_py() {
 }
 
 void set_num_threads_py(nb::handle n) {
-  constexpr int64_t kMost = 4096;  // the library's limit
   int64_t value = 0;
-  if (!parse_int64(n, &value) || value < 1 || value > kMost) {
-    throw InvalidArgument("set_num_threads: n is " + repr_text(n) + ", expected an int in 1.." + std::to_string(kMost));
+  if (!parse_int64(n, &value) || value < 1 || value > kMaxThreads) {
+    throw InvalidArgument("set_num_threads: n is " + repr_text(n) + ", expected an int in 1.." +
+                          std::to_string(kMaxThreads));
   }
   set_num_threads(static_cast<int>(value));
 }

@@ -44,7 +44,7 @@ DLATTN_EXPORT size_t attn_workspace_size(const AttentionParams& params, Attentio
 DLATTN_EXPORT size_t attn_workspace_size(const VarlenAttentionParams& params);
 DLATTN_EXPORT size_t attn_workspace_size(const PagedAttentionParams& params);
 
-// Every check of the call, values and memory included, in the call's own words; runs nothing. A null out or lse is one that is
+// Every check of the call, values and memory included, as the call makes them; runs nothing. A null out or lse is one that is
 // made later, and is not checked. For CUDA: everything but the values.
 DLATTN_EXPORT void validate(const AttentionParams& params, AttentionOp op = AttentionOp::kAuto);
 DLATTN_EXPORT void validate(const VarlenAttentionParams& params);
@@ -60,7 +60,7 @@ struct Explanation {
 };
 
 // Which kernel a call would run and why; runs nothing and throws only InvalidArgument. It looks at shapes, dtypes and
-// options, not at values or memory: validate() does.
+// options (on the CPU at cu_seqlens_q, if it is there, to name the kernel), not at other values or memory: validate() does.
 DLATTN_EXPORT Explanation explain(const AttentionParams& params, AttentionOp op = AttentionOp::kAuto);
 DLATTN_EXPORT Explanation explain(const VarlenAttentionParams& params);
 DLATTN_EXPORT Explanation explain(const PagedAttentionParams& params);

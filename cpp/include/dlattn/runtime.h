@@ -24,7 +24,8 @@ DLATTN_EXPORT Info info();
 DLATTN_EXPORT const char* version() noexcept;
 
 // Threads of the CPU backend, the caller's among them. Default: DLATTN_NUM_THREADS if set, else the processors this
-// process may run on. Results do not depend on it. InvalidArgument unless 1 <= n <= 4096, for the variable too.
+// process may run on. Results do not depend on it. InvalidArgument unless 1 <= n <= kMaxThreads, for the variable too.
+constexpr int kMaxThreads = 4096;
 DLATTN_EXPORT void set_num_threads(int n);
 DLATTN_EXPORT int num_threads();
 

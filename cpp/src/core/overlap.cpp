@@ -75,6 +75,9 @@ class Search {
 Region::Region(const char* name, const void* data, DType dtype, std::initializer_list<Axis> axes, int64_t run)
     : name_(name), base_(reinterpret_cast<intptr_t>(data)) {
   if (data == nullptr || run <= 0) return;
+  for (const Axis& axis : axes) {
+    if (axis.size <= 0) return;
+  }
   const int64_t item = size_of(dtype);
   low_ = base_;
   if (run > INT64_MAX / 32 / item) {
@@ -85,7 +88,6 @@ Region::Region(const char* name, const void* data, DType dtype, std::initializer
   run_ = run * item;
   high_ = base_ + run_;
   for (const Axis& axis : axes) {
-    if (axis.size <= 0) return;
     if (axis.size == 1) continue;
     int64_t reach = 0;  // a quarter of the range, so that no sum in Search leaves 64 bits
     if (__builtin_mul_overflow(axis.stride, item, &stride_[rank_]) ||

@@ -21,7 +21,7 @@ Info info() {
 const char* version() noexcept { return DLATTN_VERSION; }
 
 void set_num_threads(int n) {
-  core::Check("set_num_threads").in_range("n", n, 1, 4096);
+  core::Check("set_num_threads").in_range("n", n, 1, kMaxThreads);
   cpu::set_num_threads(n);
 }
 

@@ -111,6 +111,7 @@ void plan_tiles(const Problem& problem, Plan* plan) {
 
 Plan make_plan(const Problem& problem) {
   Plan plan;
+  if (problem.num_heads == 0 || problem.num_kv_heads == 0) return plan;
   int64_t longest = 0;
   for (const Sequence& s : problem.sequences) longest = std::max(longest, s.len_q);
   plan.few = longest * problem.heads_per_kv_head() <= kFewRows;

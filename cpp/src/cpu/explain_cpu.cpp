@@ -40,12 +40,13 @@ Explanation attention_kernel(const char* form, int64_t rows, DType dtype) {
 
 int64_t group_of(int64_t num_heads, int64_t num_kv_heads) { return num_kv_heads == 0 ? 1 : num_heads / num_kv_heads; }
 
-// The longest sequence's queries; total_q if the array is not there yet.
+// The longest sequence's queries; total_q if the array is not there yet. Its values are not validated: wrong ones are skipped.
 int64_t longest_query(const IndexArray& cu_seqlens, int64_t batch_size, int64_t total_q) {
   if (cu_seqlens.data == nullptr) return total_q;
   int64_t longest = 0;
   for (int64_t b = 0; b < batch_size; ++b) {
-    longest = std::max(longest, index_at(cu_seqlens, b + 1) - index_at(cu_seqlens, b));
+    const int64_t begin = index_at(cu_seqlens, b), end = index_at(cu_seqlens, b + 1);
+    if (begin >= 0 && end <= total_q) longest = std::max(longest, end - begin);
   }
   return longest;
 }

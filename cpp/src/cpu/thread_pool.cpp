@@ -15,6 +15,7 @@
 
 #include "backend.h"
 #include "dlattn/error.h"
+#include "dlattn/runtime.h"
 
 namespace dlattn::cpu {
 namespace {
@@ -34,8 +35,10 @@ class ThreadPool {
  public:
   explicit ThreadPool(int num_threads) : num_threads_(num_threads) {
     workers_.reserve(static_cast<size_t>(num_threads));
-    sigset_t all, before;  // the host's signals are not for these threads
+    sigset_t all,
+        before;  // the host's signals are not for these threads, but faults and profiling stay where they happen
     sigfillset(&all);
+    for (int fault : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGABRT, SIGSYS, SIGPROF}) sigdelset(&all, fault);
     pthread_sigmask(SIG_SETMASK, &all, &before);
     try {
       for (int i = 1; i < num_threads; ++i) workers_.emplace_back([this] { work(); });
@@ -158,8 +161,9 @@ int default_num_threads() {
   if (text != nullptr && *text != '\0') {
     char* end = nullptr;
     const long n = std::strtol(text, &end, 10);
-    if (end != text && *end == '\0' && n >= 1 && n <= 4096) return static_cast<int>(n);
-    throw InvalidArgument("DLATTN_NUM_THREADS is \"" + std::string(text) + "\", expected a number from 1 to 4096");
+    if (end != text && *end == '\0' && n >= 1 && n <= kMaxThreads) return static_cast<int>(n);
+    throw InvalidArgument("DLATTN_NUM_THREADS is \"" + std::string(text) + "\", expected a number from 1 to " +
+                          std::to_string(kMaxThreads));
   }
 #if defined(__linux__)
   cpu_set_t set;
