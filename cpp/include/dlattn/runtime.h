@@ -13,8 +13,8 @@ struct Info {
   bool cuda_compiled = false;              // whether the CUDA backend was built
   std::vector<std::string> cuda_families;  // kernel families that were built: "simt", "mma", "wgmma"
   std::vector<std::string> cuda_devices;   // "0: NVIDIA H200 (sm_90)"; empty without a driver or GPU
-  std::vector<std::string>
-      cpu_isas;         // built levels that this processor has, the best last: "baseline", "avx2", "avx512"
+  // Built levels that this processor has, the best last: "baseline", "avx2", "avx512".
+  std::vector<std::string> cpu_isas;
   std::string cpu_isa;  // the one in use: the best, or what DLATTN_CPU_ISA names
   int num_threads = 1;  // of the CPU backend
 };
