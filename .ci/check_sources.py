@@ -11,6 +11,9 @@ MAX_LINES = 600
 # (what may not be there, in which files, why)
 FORBIDDEN = [
     (r"#include.*(cuda|nanobind|torch|Python\.h|dlpack)", r"^cpp/include/", "public headers need plain C++17 only"),
+    (r"\b(asm|__asm__|__CUDA_ARCH\w*)\b", r"^cpp/src/(?!cuda/ptx/)", "instructions and architectures live in cuda/ptx"),
+    (r"#include \"(cpu|cuda|no_cuda)/", r"^cpp/src/core/", "core sees backends through backend.h"),
+    (r"#include.*cuda", r"^cpp/src/(core|cpu|no_cuda)/|^python/src/", "only cpp/src/cuda knows CUDA"),
     (r"\b(exit|abort|printf|cerr|cout)\b", r"^(cpp/src|python/src)/", "the library neither prints nor exits"),
     (
         r"\bGLOB|CMAKE_(CXX|CUDA)_FLAGS|^ *(include|link)_directories\(",

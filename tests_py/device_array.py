@@ -119,6 +119,10 @@ class DeviceArray:
     def ndim(self):
         return len(self.shape)
 
+    @property
+    def address(self):
+        return self.bits.ctypes.data
+
     def __dlpack_device__(self):
         return self.device
 
@@ -141,7 +145,7 @@ class DeviceArray:
             None if self.strides == "null" else (ctypes.c_int64 * n)(*self.strides)
         )  # null: contiguous, before 1.2
         tensor = managed.dl_tensor
-        tensor.data = None if self.null else self.bits.ctypes.data - self.byte_offset
+        tensor.data = None if self.null else self.address - self.byte_offset
         tensor.device = DLDevice(*self.device)
         tensor.ndim = n
         tensor.dtype = DLDataType(CODES[self.dtype[0]], self.dtype[1], self.lanes)

@@ -107,6 +107,10 @@ def test_info():
         "cuda_compiled",
         "cuda_families",
         "cuda_devices",
+        "cuda_architectures",
+        "cuda_kernels",
+        "cuda_runtime",
+        "cuda_driver",
         "cpu_isas",
         "cpu_isa",
         "num_threads",
@@ -115,7 +119,28 @@ def test_info():
     assert info["cpu_isas"][0] == "baseline"
     assert info["cpu_isa"] in info["cpu_isas"]
     assert info["num_threads"] == dlattn.get_num_threads() >= 1
-    assert info["cuda_compiled"] or info["cuda_families"] == []
+    of_cuda = [name for name in info if name.startswith("cuda_")]
+    if not info["cuda_compiled"]:
+        assert not any(info[name] for name in of_cuda)
+    else:
+        assert {"simt"} <= set(info["cuda_families"]) <= {"simt", "mma", "wgmma"}
+        assert info["cuda_architectures"]
+        assert info["cuda_runtime"].count(".") == 1
+        kernels = info["cuda_kernels"]
+        assert all(any(f"_{family}" in kernel for kernel in kernels) for family in info["cuda_families"])
+
+
+def test_info_on_the_command_line():
+    run = subprocess.run([sys.executable, "-m", "dlattn", "info"], capture_output=True, text=True, check=True)
+    info = dlattn.info()
+    assert f"dlattn              {dlattn.__version__}\n" in run.stdout
+    assert info["cpu_isa"] in run.stdout
+    assert ("not built" in run.stdout) == (not info["cuda_compiled"])
+    for name in (*info["cuda_devices"], *info["cuda_kernels"], *info["cuda_architectures"]):
+        assert name in run.stdout
+    wrong = subprocess.run([sys.executable, "-m", "dlattn"], capture_output=True, text=True)
+    assert wrong.returncode == 2
+    assert "usage: python -m dlattn" in wrong.stderr
 
 
 def test_explain_names_a_kernel_and_runs_nothing():

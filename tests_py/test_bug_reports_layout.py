@@ -205,6 +205,7 @@ def test_br_37_cache_batch_stride_of_2_to_the_30_elements(function):
     assert np.array_equal(function(q, cache, cache, seqlens_k=lens), function(q, packed, packed, seqlens_k=lens))
 
 
+@pytest.mark.cpu  # on a GPU: test_cuda_large.py
 def test_br_38_page_number_times_page_stride():
     """The report's pages are [256, 8, 512]; head_dim is at most 256: [256, 16, 256] has the same stride of 2^20."""
     r = rng("BR-38")

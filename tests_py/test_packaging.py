@@ -2,6 +2,7 @@
 
 import importlib.metadata
 import inspect
+import os
 import re
 import shutil
 import subprocess
@@ -144,10 +145,18 @@ int main() {
 }
 
 
+def nvcc():
+    """Where the CUDA toolkit is looked for, as CMake does it; None without one."""
+    folders = [os.path.join(root, "bin") for root in (os.environ.get("CUDA_PATH"), "/usr/local/cuda") if root]
+    return shutil.which("nvcc") or shutil.which("nvcc", path=os.pathsep.join(folders))
+
+
 def test_the_installed_package_is_found_by_cmake(tmp_path):
     """A C++ program against the headers and the library that pip installed."""
     if shutil.which("cmake") is None:
         pytest.skip("cmake is not installed")
+    if dlattn.info()["cuda_compiled"] and nvcc() is None:
+        pytest.skip("the library needs the CUDA runtime to link: no nvcc in PATH, CUDA_PATH or /usr/local/cuda")
     if not list(PACKAGE.rglob("dlattn-config.cmake")) and not list(PACKAGE.rglob("dlattnConfig.cmake")):
         pytest.fail("the wheel holds no CMake package")
     for name, text in CONSUMER.items():
@@ -166,6 +175,17 @@ def test_the_installed_package_is_found_by_cmake(tmp_path):
         assert result.returncode == 0, result.stdout + result.stderr
     result = subprocess.run([tmp_path / "build" / "consumer"], capture_output=True, text=True, check=True)
     assert result.stdout == f"{dlattn.__version__} 2"
+
+
+def test_the_module_loads_without_libraries_of_cuda():
+    """It holds the runtime, which looks for the driver when it is called."""
+    if shutil.which("readelf") is None:
+        pytest.skip("readelf is not installed")
+    (module,) = PACKAGE.glob("_core*.so")
+    listing = subprocess.run(["readelf", "-d", module], capture_output=True, text=True, check=True).stdout
+    needed = re.findall(r"\(NEEDED\).*\[(.+)\]", listing)
+    assert any(name.startswith("libc.") for name in needed), listing
+    assert [name for name in needed if name.startswith(("libcuda", "libcudart"))] == []
 
 
 def test_the_entry_point_for_scikit_build_core():

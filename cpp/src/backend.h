@@ -39,6 +39,13 @@ namespace dlattn::cuda {
 bool compiled();
 std::vector<std::string> families();
 std::vector<std::string> devices();
+std::vector<std::string> architectures();  // "80", "90a-real"
+std::vector<std::string> kernels();
+std::string runtime_version();  // "13.0"
+std::string driver_version();   // empty without a driver
+
+int device_of(const void* pointer);                    // cuda_device_of()
+void order(int device, Stream earlier, Stream later);  // cuda_order_streams()
 
 void attention(const AttentionParams& params, AttentionOp op, Stream stream);
 void attention(const VarlenAttentionParams& params, Stream stream);

@@ -5,7 +5,7 @@ import signal
 import sys
 import time
 
-import numpy as np
+from arrays import NumPyArrays, gpu_arrays
 from generate import Sampler, Statistics, generate
 from gguf_weights import GGUFFile, default_path
 from model import ContextFull, Llama
@@ -19,11 +19,16 @@ def main():
 
     start = time.perf_counter()
     path = arguments.model
+    check_bfloat16(arguments.dtype)
+    try:
+        arrays = gpu_arrays() if arguments.device == "cuda" else NumPyArrays()
+    except RuntimeError as error:
+        sys.exit(f"error: --device cuda: {error}")
     try:
         path = path or default_path()
         gguf_file = GGUFFile(path)
         tokenizer = ChatTokenizer(gguf_file)
-        model = Llama(gguf_file.config(), gguf_file.weights(), numpy_dtype(arguments.dtype))
+        model = Llama(gguf_file.config(), gguf_file.weights(), arguments.dtype, arrays)
     except OSError as error:  # names the file itself
         sys.exit(f"error: {error}")
     except (ValueError, LookupError, TypeError, ArithmeticError) as error:  # what a broken file may come to
@@ -55,6 +60,9 @@ def parse_arguments():
     text.add_argument("--prompt", type=nonempty, metavar="TEXT", help="continue TEXT as it is")
     text.add_argument("--chat", type=nonempty, metavar="TEXT", help="answer TEXT (the model's chat template applied)")
     parser.add_argument("--max-tokens", type=count, default=200, metavar="N", help="new tokens at most (200)")
+    parser.add_argument(
+        "--device", choices=["cpu", "cuda"], default="cpu", help="cuda: on the GPU, with CuPy or else PyTorch"
+    )
     parser.add_argument(
         "--dtype",
         choices=["float32", "float16", "bfloat16"],
@@ -92,14 +100,12 @@ def temperature(text):
     return value
 
 
-def numpy_dtype(name):
-    if name != "bfloat16":
-        return np.dtype(name)
-    try:
-        import ml_dtypes
-    except ImportError:
-        sys.exit("error: --dtype bfloat16 needs NumPy's bfloat16: pip install ml_dtypes")
-    return np.dtype(ml_dtypes.bfloat16)
+def check_bfloat16(dtype):
+    if dtype == "bfloat16":
+        try:
+            import ml_dtypes  # noqa: F401  (gives NumPy the name)
+        except ImportError:
+            sys.exit("error: --dtype bfloat16 needs NumPy's bfloat16: pip install ml_dtypes")
 
 
 if __name__ == "__main__":

@@ -3,24 +3,12 @@
 import importlib.util
 import os
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 from gguf import GGUFReader
 from gguf.quants import dequantize
-
-
-@dataclass(frozen=True)
-class Config:
-    num_layers: int
-    hidden_size: int
-    num_heads: int
-    num_kv_heads: int
-    head_dim: int
-    context_length: int
-    rope_base: float
-    norm_eps: float
+from model import Config
 
 
 def default_path():

@@ -14,6 +14,10 @@ class _Info(TypedDict):
     cuda_compiled: bool
     cuda_families: list[str]
     cuda_devices: list[str]
+    cuda_architectures: list[str]
+    cuda_kernels: list[str]
+    cuda_runtime: str
+    cuda_driver: str
     cpu_isas: list[str]
     cpu_isa: str
     num_threads: int
@@ -178,6 +182,11 @@ def merge_attention_states(
     out: tuple[_Array | None, _Array | None] | None = None,
     stream: Any = None,
 ) -> tuple[Any, Any]: ...
+
+class _JaxResult:
+    def __dlpack__(self, **keywords: Any) -> Any: ...
+    def __dlpack_device__(self) -> tuple[int, int]: ...
+
 def info() -> _Info: ...
 def set_num_threads(n: int) -> None: ...
 def get_num_threads() -> int: ...

@@ -80,7 +80,7 @@ ExplainScope::ExplainScope(nb::object* result) { t_explanation = result; }
 ExplainScope::~ExplainScope() { t_explanation = nullptr; }
 
 Call::Call(const char* op, nb::handle stream) : op_(op), explanation_(std::exchange(t_explanation, nullptr)) {
-  if (!stream.is_none()) stream_known_ = parse_stream(op, stream, &stream_);
+  if (!stream.is_none()) stream_known_ = stream_given_ = parse_stream(op, stream, &stream_);
 }
 
 Call::~Call() {
@@ -92,6 +92,35 @@ void Call::keep(nb::object object) {
     kept_[num_kept_++] = object.release().ptr();
   } else {
     more_kept_.push_back(std::move(object));
+  }
+}
+
+std::shared_ptr<DlpackTensors> Call::take_tensors() {
+  if (tensors_ == nullptr) {
+    tensors_ = std::make_shared<DlpackTensors>();
+    for (int i = 0; i < num_kept_; ++i) tensors_->take(kept_[i]);
+    for (const nb::object& object : more_kept_) tensors_->take(object);
+  }
+  return tensors_;
+}
+
+void DlpackTensors::take(nb::handle object) {
+  PyObject* p = object.ptr();
+  if (PyCapsule_IsValid(p, "dltensor")) {
+    plain_.push_back(static_cast<dlpack::ManagedTensor*>(PyCapsule_GetPointer(p, "dltensor")));
+    PyCapsule_SetName(p, "used_dltensor");
+  } else if (PyCapsule_IsValid(p, "dltensor_versioned")) {
+    versioned_.push_back(static_cast<dlpack::ManagedTensorVersioned*>(PyCapsule_GetPointer(p, "dltensor_versioned")));
+    PyCapsule_SetName(p, "used_dltensor_versioned");
+  }
+}
+
+DlpackTensors::~DlpackTensors() {
+  for (dlpack::ManagedTensor* tensor : plain_) {
+    if (tensor->deleter != nullptr) tensor->deleter(tensor);
+  }
+  for (dlpack::ManagedTensorVersioned* tensor : versioned_) {
+    if (tensor->deleter != nullptr) tensor->deleter(tensor);
   }
 }
 
@@ -146,8 +175,15 @@ TensorView Call::import(Argument argument) {
     fail(std::string(argument.name) + " (" + type_text(argument.object) +
          ") cannot be read as an array: its array protocol gives values of wrong types");
   }
-  if (argument.producer->framework == Framework::kJax) view.read_only = true;  // whatever the capsule says
   check(argument, view);
+  if (argument.producer->framework == Framework::kJax) {
+    view.read_only = true;  // whatever the capsule says
+    if (view.device.type == DeviceType::kCUDA && view.numel() > 0 && !jax_element_.given()) {
+      jax_element_ = view;
+      jax_element_.ndim = 1;
+      jax_element_.shape[0] = jax_element_.strides[0] = 1;
+    }
+  }
   return view;
 }
 
@@ -225,17 +261,8 @@ TensorView Call::from_exchange_api(const Argument& argument) {
     read_only = (managed->flags & dlpack::kFlagReadOnly) != 0;
   }
   if (tensor.device.type == dlpack::kCUDA || tensor.device.type == dlpack::kCUDAManaged) {
-    void* current = nullptr;
-    if (api.current_stream(dlpack::kCUDA, tensor.device.index, &current) != 0) nb::raise_python_error();
-    const auto handle = reinterpret_cast<uintptr_t>(current);
-    if (!stream_known_) {
-      stream_known_ = true;
-      stream_ = handle;
-    }
-    // 0 and 1 both mean the legacy default stream. On another stream than the producer's, the producer orders the two.
-    if ((handle <= 1 ? 0 : handle) != (stream_ <= 1 ? 0 : stream_)) {
-      export_capsule(argument, true, stream_ == 0 ? 1 : static_cast<int64_t>(stream_));
-    }
+    const int device = tensor.device.index;
+    use_stream(argument, current_stream(*argument.producer, argument.object, device), device);
   }
   return from_tensor(argument, tensor, read_only);
 }
@@ -248,15 +275,18 @@ TensorView Call::from_dlpack(const Argument& argument) {
     const nb::object device = argument.object.attr("__dlpack_device__")();
     const auto type = nb::cast<int>(device[0]);
     if (type == dlpack::kCUDA || type == dlpack::kCUDAManaged) {
-      const bool known = stream_known_;
-      const uintptr_t current = stream_of(argument);  // of the producer; the legacy default stream if it cannot tell
-      if (!known) {
-        stream_known_ = true;
-        stream_ = current;
-      }
+      const int index = nb::cast<int>(device[1]);
       with_stream = true;
-      stream = stream_ == 0 ? 1 : static_cast<int64_t>(stream_);                      // DLPack has no stream 0
-      if (producer.framework == Framework::kCuPy && current == stream_) stream = -1;  // in order already
+      if (producer.framework == Framework::kCuPy || producer.framework == Framework::kTorch) {
+        use_stream(argument, current_stream(*argument.producer, argument.object, index), index);
+        stream = -1;  // in order already
+      } else {
+        if (!stream_known_) {
+          stream_known_ = true;
+          stream_ = current_stream(*argument.producer, argument.object, index);
+        }
+        stream = stream_ == 0 ? 1 : static_cast<int64_t>(stream_);  // DLPack has no stream 0
+      }
     }
   }
   nb::object capsule;
@@ -337,6 +367,7 @@ TensorView Call::from_tensor(const Argument& argument, const dlpack::Tensor& ten
     case dlpack::kCUDA:
     case dlpack::kCUDAManaged:
       view.device = {DeviceType::kCUDA, tensor.device.index};
+      device_ = tensor.device.index;
       break;
     default:
       fail(std::string(argument.name) + ".device is of DLPack type " + std::to_string(tensor.device.type) +

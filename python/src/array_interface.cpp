@@ -1,9 +1,12 @@
 // The older array protocols: __cuda_array_interface__ (numba; version 2 and 3) and NumPy's __array_struct__.
 // https://numba.readthedocs.io/en/stable/cuda/cuda_array_interface.html
 // https://numpy.org/doc/stable/reference/arrays.interface.html#c-struct-access
+#include <algorithm>
 #include <cstdint>
 
 #include "array.h"
+#include "backend.h"
+#include "dlattn/runtime.h"
 
 namespace dlattn::py {
 
@@ -60,9 +63,20 @@ TensorView Call::from_cuda_array_interface(const Argument& argument) {
          std::to_string(kMaxDims));
   }
   view.ndim = static_cast<int32_t>(nb::len(shape));
-  view.data = reinterpret_cast<void*>(nb::cast<uintptr_t>(data[0]));
+  view.data = data[0].is_none() ? nullptr : reinterpret_cast<void*>(nb::cast<uintptr_t>(data[0]));
   view.read_only = is_true(data[1]);
-  view.device = {DeviceType::kCUDA, 0};
+  // An empty array may be nowhere: then it is where the others are.
+  int device = std::max(device_, 0);
+  if (view.data != nullptr && cuda_compiled()) {
+    try {
+      device = cuda_device_of(view.data);
+    } catch (const InvalidArgument&) {
+      fail(std::string(name) + ".data is not memory of a CUDA device, expected device or managed memory (= what " +
+           "__cuda_array_interface__ is for)");
+    }
+  }
+  view.device = {DeviceType::kCUDA, device};
+  device_ = device;
   const int64_t size = dtype_size(view.dtype);
   int64_t packed = 1;
   for (int i = view.ndim - 1; i >= 0; --i) {
@@ -79,13 +93,11 @@ TensorView Call::from_cuda_array_interface(const Argument& argument) {
   }
   // Version 3 names the stream that the data is ready on; none: no wait is needed.
   const nb::object stream = interface.attr("get")("stream");
-  const uintptr_t producer_stream = stream.is_none() ? 1 : nb::cast<uintptr_t>(stream);
-  if (!stream_known_) {
+  if (!stream.is_none()) {
+    use_stream(argument, nb::cast<uintptr_t>(stream), device);
+  } else if (!stream_known_) {
     stream_known_ = true;
-    stream_ = producer_stream;
-  } else if (!stream.is_none() && producer_stream != (stream_ == 0 ? 1 : stream_)) {
-    fail(std::string(name) + " is ready on CUDA stream " + std::to_string(producer_stream) + ", expected " +
-         std::to_string(stream_) + " (= this call's stream; __cuda_array_interface__ cannot order the two)");
+    stream_ = current_stream(*argument.producer, argument.object, device);
   }
   return view;
 }

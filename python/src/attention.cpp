@@ -1,6 +1,7 @@
 // The attention functions: arrays -> parameters -> library. Shape rules are the library's (tensor_view.h).
 #include "dlattn/attention.h"
 
+#include <optional>
 #include <type_traits>
 
 #include "backend.h"
@@ -136,13 +137,11 @@ nb::object run_attention(Call& call, nb::handle q, AttentionTensors& t, const Co
   if (elsewhere.is_valid()) return elsewhere;
   if (!t.out.given()) params.out = (out = new_out(call, q, t)).view.data;
   if (return_lse && !t.lse.given()) params.lse = static_cast<float*>((lse = new_lse(call, q, t)).view.data);
-  Output workspace;
+  std::optional<Workspace> workspace;
   if (t.q.device.type != DeviceType::kCPU) {
-    const auto bytes = static_cast<int64_t>(Op::workspace_size(params));
-    if (bytes > 0) {
-      workspace = new_output(call, q, t.q, DType::kBool, &bytes, 1);
-      params.workspace = workspace.view.data;
-      params.workspace_bytes = static_cast<size_t>(bytes);
+    params.workspace_bytes = Op::workspace_size(params);
+    if (params.workspace_bytes > 0) {
+      params.workspace = workspace.emplace(call, q, out.object, t.q, params.workspace_bytes).data();
     }
   }
   run(call, work_of(params), [&] { Op::run(params, call.stream()); });

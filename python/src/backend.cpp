@@ -63,7 +63,7 @@ Route route_of(const Call& call, const TensorView& first, const char* first_name
     route.not_compiled = true;
     route.refusal =
         "attn_backend(ATTN_BACKEND.CUDA) is in force, but the CUDA backend was not built; install the CUDA toolkit "
-        "(nvcc) and build with pip install . -C cmake.define.DLATTN_CUDA=ON";
+        "(nvcc) and build with pip install . --config-settings=cmake.define.DLATTN_CUDA=ON";
   } else if (choice == BackendChoice::kCUDA && on_cpu) {
     route.refusal =
         std::string(first_name) + ".device is cpu, expected cuda (= attn_backend(ATTN_BACKEND.CUDA) is in force)";

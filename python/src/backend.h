@@ -7,6 +7,7 @@
 #include "array.h"
 #include "dlattn/attention.h"
 #include "dlattn/rotary.h"
+#include "jax.h"
 #include "py.h"
 
 namespace dlattn::py {
@@ -86,17 +87,19 @@ inline double product(std::initializer_list<int64_t> sizes) {
 }
 
 // Runs fn(), which writes the call's outputs: without the GIL if it is worth the 0.1 us that this costs; `work` is a
-// rough count of multiply-adds.
+// rough count of multiply-adds. A CUDA launch may have to wait for room in the queue, and what it waits for may be a
+// callback of some framework that needs the GIL.
 template <typename F>
-void run(const Call& call, double work, F&& fn) {
+void run(Call& call, double work, F&& fn) {
   constexpr double kWorthReleasing = 1 << 15;  // some microseconds of one core
-  if (work < kWorthReleasing) {
+  if (work < kWorthReleasing && !call.on_cuda()) {
     fn();
   } else {
     const ReleasedGil released;
     fn();
   }
   call.tell_writes();
+  if (call.jax_element().given() && !call.has_jax_results()) keep_for_jax(call);
 }
 
 }  // namespace dlattn::py

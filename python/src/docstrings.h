@@ -22,7 +22,8 @@ Options:
         one form; attn_varlen, where all is packed, takes "blhd" only).
     out: an array to write; with return_lse=True also (out, lse), either may be None. It is returned.
     return_lse: return (out, lse), lse = natural log of the sum that the softmax divides by, float32.
-    stream: CUDA only: None (the arrays' current stream), a handle, or an object with __cuda_stream__.
+    stream: CUDA only: None (the first array's current stream), a handle, or an object with __cuda_stream__. A named
+        stream waits for the arrays' current streams; who uses the results on another waits for it.
 
 Returns:
     out, or (out, lse): of q's framework and device; out has q's dtype. Shapes:
@@ -119,7 +120,7 @@ Args:
     inplace: write q and k themselves (never JAX or read-only arrays).
     layout: "blhd" or "bhld" (heads before length).
     out: (q_out, k_out), either may be None. They are returned.
-    stream: CUDA only: None (the arrays' current stream), a handle, or an object with __cuda_stream__.
+    stream: CUDA only: None (the first array's current stream), a handle, or an object with __cuda_stream__.
 
 Returns:
     (q', k'): shaped like q and k, of their dtype, framework and device; k' is None if k is.
@@ -180,7 +181,7 @@ Args:
     slot_mapping: int32 or int64 [tokens] or [batch, len]; token t goes to row slot % page_size of page
         slot // page_size; -1 skips it.
     layout: "blhd" or "bhld" (heads before length).
-    stream: CUDA only: None (the arrays' current stream), a handle, or an object with __cuda_stream__.
+    stream: CUDA only: None (the first array's current stream), a handle, or an object with __cuda_stream__.
 
 k, v and the caches are float32, float16 or bfloat16, all of one dtype and device.
 
@@ -200,7 +201,7 @@ Args:
     lses: a sequence of float32 arrays [batch, heads, len] or packed [heads, tokens], or a stack
     layout: of outs, "blhd" or "bhld".
     out: (out, lse), either may be None; out may be one of outs. They are returned.
-    stream: CUDA only: None (the arrays' current stream), a handle, or an object with __cuda_stream__.
+    stream: CUDA only: None (the first array's current stream), a handle, or an object with __cuda_stream__.
 
 outs are float32, float16 or bfloat16, all of one dtype and device.
 
@@ -215,7 +216,9 @@ Raises:
 constexpr char kInfoDoc[] = R"(What was built and what this machine can do.
 
 Returns:
-    A dict: version, cuda_compiled, cuda_families, cuda_devices, cpu_isas, cpu_isa, num_threads.
+    A dict: version; cuda_compiled, cuda_families, cuda_architectures (what kernels were compiled for), cuda_kernels,
+    cuda_runtime and cuda_driver (versions), cuda_devices; cpu_isas, cpu_isa, num_threads. `python -m dlattn info`
+    prints it.
 )";
 
 constexpr char kSetThreadsDoc[] = R"(Threads of the CPU backend, the caller's among them.

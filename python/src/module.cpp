@@ -26,5 +26,6 @@ NB_MODULE(_core, m) {
   dlattn::py::register_rotary(m);
   dlattn::py::register_append(m);
   dlattn::py::register_merge(m);
+  dlattn::py::register_jax(m);
   dlattn::py::register_runtime(m);
 }

@@ -43,6 +43,7 @@ void register_attention(nb::module_& m);
 void register_rotary(nb::module_& m);
 void register_append(nb::module_& m);
 void register_merge(nb::module_& m);
+void register_jax(nb::module_& m);
 void register_runtime(nb::module_& m);
 
 }  // namespace dlattn::py

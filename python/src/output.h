@@ -9,10 +9,29 @@ namespace dlattn::py {
 struct Output {
   nb::object object;
   TensorView view;
-  nb::object jax_device;  // set: `object` is a NumPy array that becomes a JAX array on this device
+  nb::object jax_device{};   // set: `object` is a NumPy array that becomes a JAX array on this device
+  Call* jax_call = nullptr;  // set: `object` is a JAX array in CUDA memory, written behind JAX's back; see jax.h
 
   // What the caller gets.
   nb::object finish();
+};
+
+// CUDA memory for partial results, from the framework of `like`, or else of `out`, or else one that is loaded. Given
+// back, in the order of the stream, when it is destroyed, which must be after the launch.
+class Workspace {
+ public:
+  Workspace() = default;
+  Workspace(Call& call, nb::handle like, nb::handle out, const TensorView& like_view, size_t bytes);
+  Workspace(const Workspace&) = delete;
+  Workspace& operator=(const Workspace&) = delete;
+  ~Workspace();
+
+  void* data() const { return data_; }
+
+ private:
+  void* data_ = nullptr;
+  dlpack::ManagedTensorVersioned* managed_ = nullptr;
+  nb::object object_;
 };
 
 // The array that the caller gave for a result.

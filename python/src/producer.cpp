@@ -31,6 +31,7 @@ Framework framework_of(nb::handle type) {
   const std::string module = nb::cast<std::string>(nb::str(nb::getattr(type, "__module__", nb::str(""))));
   if (module.rfind("jaxlib", 0) == 0) return Framework::kJax;  // jax.Array recognises by isinstance only
   if (is_subclass(type, "cupy", {"ndarray"})) return Framework::kCuPy;
+  if (module.rfind("numba", 0) == 0) return Framework::kNumba;
   return Framework::kOther;
 }
 

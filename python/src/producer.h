@@ -6,7 +6,7 @@
 
 namespace dlattn::py {
 
-enum class Framework : uint8_t { kOther, kNumPy, kNumPyMasked, kTorch, kJax, kJaxTracer, kCuPy };
+enum class Framework : uint8_t { kOther, kNumPy, kNumPyMasked, kTorch, kJax, kJaxTracer, kCuPy, kNumba };
 
 struct Producer {
   nb::object type;  // kept alive, so that its address stays its own
@@ -17,6 +17,7 @@ struct Producer {
   bool unversioned = false;  // __dlpack__ takes no max_version
   nb::object empty;          // the framework's empty(shape, dtype=...), found at first use
   nb::object float32;        // its float32 dtype, found at first use
+  nb::object get_stream;     // CuPy's get_current_stream(device), found at first use
 };
 
 // The object's type is looked up in a small cache.

@@ -34,6 +34,8 @@ Names make_names() {
   n.device = intern("device");
   n.devices = intern("devices");
   n.module = intern("__module__");
+  n.enter = intern("__enter__");
+  n.leave = intern("__exit__");
   n.kw_version = tuple_of(intern("max_version"));
   n.kw_stream = tuple_of(intern("stream"));
   n.kw_stream_version = tuple_of(intern("stream"), intern("max_version"));

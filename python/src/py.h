@@ -13,7 +13,7 @@ namespace nb = nanobind;
 // Attribute names, made once: looking up an interned string costs a pointer comparison.
 struct Names {
   PyObject *dlpack, *dlpack_device, *exchange_api, *cuda_array_interface, *array_struct, *array_namespace, *cuda_stream;
-  PyObject *is_neg, *requires_grad, *dtype, *name, *view, *empty, *device, *devices, *module;
+  PyObject *is_neg, *requires_grad, *dtype, *name, *view, *empty, *device, *devices, *module, *enter, *leave;
   PyObject *kw_version, *kw_stream, *kw_stream_version, *kw_dtype, *kw_dtype_device;  // tuples of keyword names
   PyObject* max_version;                                                              // the tuple (1, 1)
 };

@@ -75,8 +75,8 @@ nb::object rotary_embedding_py(const Handles<10>& h) {
   if (inplace) {
     if (t.q.read_only) call.fail("q is read-only, expected a writable array (= inplace is True)");
     if (t.k.given() && t.k.read_only) call.fail("k is read-only, expected a writable array (= inplace is True)");
-    q_out = {nb::borrow(q), t.q, {}};
-    k_out = {nb::borrow(k), t.k, {}};
+    q_out = {nb::borrow(q), t.q};
+    k_out = {nb::borrow(k), t.k};
     t.q_out = t.q;
     t.k_out = t.k;
   } else if (!out.is_none()) {

@@ -18,6 +18,10 @@ nb::dict info_py() {
   result["cuda_compiled"] = i.cuda_compiled;
   result["cuda_families"] = i.cuda_families;
   result["cuda_devices"] = i.cuda_devices;
+  result["cuda_architectures"] = i.cuda_architectures;
+  result["cuda_kernels"] = i.cuda_kernels;
+  result["cuda_runtime"] = i.cuda_runtime;
+  result["cuda_driver"] = i.cuda_driver;
   result["cpu_isas"] = i.cpu_isas;
   result["cpu_isa"] = i.cpu_isa;
   result["num_threads"] = i.num_threads;

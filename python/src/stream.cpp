@@ -1,5 +1,8 @@
 // Streams: None (the producer's current stream), a CUDA handle, or any object with __cuda_stream__.
 #include "array.h"
+#include "backend.h"
+#include "dlattn/runtime.h"
+#include "jax.h"
 
 namespace dlattn::py {
 
@@ -34,13 +37,55 @@ bool parse_stream(const char* op, nb::handle object, uintptr_t* stream) {
                         ", expected None, a CUDA stream handle (an int >= 0) or an object with __cuda_stream__");
 }
 
-// The stream that the producer of a CUDA array works on now.
-uintptr_t Call::stream_of(const Argument& argument) {
+uintptr_t current_stream(Producer& producer, nb::handle object, int device) {
   constexpr uintptr_t kLegacyDefault = 1;
-  if (argument.producer->framework != Framework::kCuPy) return kLegacyDefault;
-  const nb::object stream = nb::module_::import_("cupy").attr("cuda").attr("get_current_stream")();
-  const auto handle = nb::cast<uintptr_t>(stream.attr("ptr"));
-  return handle == 0 ? kLegacyDefault : handle;
+  if (producer.api != nullptr) {
+    void* current = nullptr;
+    if (producer.api->current_stream(dlpack::kCUDA, device, &current) != 0) nb::raise_python_error();
+    return reinterpret_cast<uintptr_t>(current);
+  }
+  if (producer.framework == Framework::kTorch) {  // before 2.10
+    return nb::cast<uintptr_t>(nb::module_::import_("torch.cuda").attr("current_stream")(device).attr("cuda_stream"));
+  }
+  if (producer.framework == Framework::kCuPy) {
+    if (!producer.get_stream.is_valid()) {
+      producer.get_stream = nb::module_::import_("cupy.cuda").attr("get_current_stream");
+    }
+    return nb::cast<uintptr_t>(producer.get_stream(device).attr("ptr"));
+  }
+  if (producer.framework == Framework::kJax) {
+    // JAX's own streams cannot be had; any stream can wait for its arrays. This one's work JAX can wait for.
+    return nb::cast<uintptr_t>(jax_device_of(object).attr("get_stream_for_external_ready_events")());
+  }
+  return kLegacyDefault;
+}
+
+void Call::use_stream(const Argument& argument, uintptr_t stream, int device) {
+  if (!stream_known_) {
+    stream_known_ = true;
+    stream_ = stream;
+    return;
+  }
+  if (same_stream(stream, stream_) || explanation_ != nullptr || !cuda_compiled()) return;
+  if (last_ordered_.stream != stream || last_ordered_.device != device) {
+    cuda_order_streams(device, reinterpret_cast<Stream>(stream), this->stream());
+    last_ordered_ = {stream, device};
+  }
+  if (argument.writable && !stream_given_) waiting_.at(num_waiting_++) = {stream, device};
+}
+
+void Call::order_outputs() const {
+  for (int i = 0; i < num_waiting_; ++i) {
+    cuda_order_streams(waiting_[i].device, stream(), reinterpret_cast<Stream>(waiting_[i].stream));
+  }
+}
+
+bool Call::on_another_stream(nb::handle object, int device) const {
+  return !same_stream(current_stream(producer_of(object), object, device), stream_);
+}
+
+nb::object jax_device_of(nb::handle array) {
+  return nb::steal(PyIter_Next(nb::iter(get(array, names().devices)()).ptr()));
 }
 
 }  // namespace dlattn::py

@@ -21,6 +21,7 @@ struct AttentionCase {
   float softcap = 0.0f;
   std::optional<float> scale = std::nullopt;
   bool sinks = false, lengths = false;
+  std::vector<int64_t> len_k = {};  // the lengths; empty: some
   int alibi_axes = 0;
   MaskKind mask = MaskKind::kNone;
   Storage storage = Storage::kContiguous;
@@ -30,18 +31,18 @@ struct AttentionCase {
 
 inline std::ostream& operator<<(std::ostream& os, const AttentionCase& c) {
   const char* masks[] = {"none", "bool2d", "bool3d", "bool4d", "float4d", "half3d"};
-  const char* storages[] = {"contiguous", "swapped", "padded"};
   const char* ops[] = {"auto", "prefill", "decode"};
   os << dtype_name(c.dtype) << " batch " << c.batch_size << " q " << c.seqlen_q << " k " << c.seqlen_k << " heads "
      << c.num_heads << "/" << c.num_kv_heads << " dim " << c.head_dim << "/" << c.head_dim_v << " op "
-     << ops[static_cast<int>(c.op)] << " " << storages[static_cast<int>(c.storage)]
-     << (c.layout == Layout::kBLHD ? " blhd" : " bhld") << " mask " << masks[static_cast<int>(c.mask)];
+     << ops[static_cast<int>(c.op)] << " " << storage_name(c.storage) << (c.layout == Layout::kBLHD ? " blhd" : " bhld")
+     << " mask " << masks[static_cast<int>(c.mask)];
   if (c.is_causal) os << " causal";
   if (c.window_left >= 0 || c.window_right >= 0) os << " window " << c.window_left << "," << c.window_right;
   if (c.softcap > 0) os << " softcap " << c.softcap;
   if (c.scale) os << " scale " << *c.scale;
   if (c.sinks) os << " sinks";
   if (c.lengths) os << " lengths";
+  for (int64_t n : c.len_k) os << " " << n;
   if (c.alibi_axes) os << " alibi" << c.alibi_axes << "d";
   return os;
 }

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <cstring>
 #include <random>
 #include <vector>
 
@@ -18,14 +19,23 @@ enum class Storage {
   kContiguous,
   kSwapped,  // the second and third axes exchanged: a transposed view
   kPadded,   // gaps after every axis: a slice of something larger
+  kShifted,  // as kPadded, and the first element stands one element past a multiple of 64 bytes
 };
+
+inline const char* storage_name(Storage storage) {
+  const char* names[] = {"contiguous", "swapped", "padded", "shifted"};
+  return names[static_cast<int>(storage)];
+}
 
 class Tensor {
  public:
   Tensor() = default;
 
   Tensor(DType dtype, std::vector<int64_t> shape, Storage storage = Storage::kContiguous)
-      : dtype_(dtype), shape_(std::move(shape)), strides_(shape_.size()) {
+      : dtype_(dtype),
+        shape_(std::move(shape)),
+        strides_(shape_.size()),
+        front_(kGuard + (storage == Storage::kShifted ? item_size(dtype) : 0)) {
     const int n = static_cast<int>(shape_.size());
     std::vector<int> order(shape_.size());
     for (int i = 0; i < n; ++i) order[static_cast<size_t>(i)] = i;
@@ -36,16 +46,17 @@ class Tensor {
       const auto axis = static_cast<size_t>(order[static_cast<size_t>(i)]);
       strides_[axis] = step;
       step *= std::max<int64_t>(shape_[axis], 1);
-      if (storage == Storage::kPadded) step += 3;
+      if (storage == Storage::kPadded || storage == Storage::kShifted) step += 3;
     }
-    bytes_.assign(static_cast<size_t>(step * item_size(dtype) + 2 * kGuard), 0xFF);
+    bytes_.assign(static_cast<size_t>(front_ + step * item_size(dtype) + kGuard), 0xFF);
   }
 
   DType dtype() const { return dtype_; }
+  const std::vector<int64_t>& shape() const { return shape_; }
   int64_t size(int axis) const { return shape_[static_cast<size_t>(axis)]; }
   int64_t stride(int axis) const { return strides_[static_cast<size_t>(axis)]; }
-  void* data() { return bytes_.data() + kGuard; }
-  const void* data() const { return bytes_.data() + kGuard; }
+  void* data() { return bytes_.data() + front_; }
+  const void* data() const { return bytes_.data() + front_; }
   const std::vector<unsigned char>& bytes() const { return bytes_; }
   void restore(const std::vector<unsigned char>& bytes) { bytes_ = bytes; }
 
@@ -66,7 +77,7 @@ class Tensor {
     for (;;) {
       int64_t offset = 0;
       for (size_t i = 0; i < index.size(); ++i) offset += index[i] * strides_[i];
-      visit(bytes_.data() + kGuard + offset * item_size(dtype_));
+      visit(bytes_.data() + front_ + offset * item_size(dtype_));
       size_t axis = index.size();
       while (axis > 0 && ++index[axis - 1] == shape_[axis - 1]) index[--axis] = 0;
       if (axis == 0) return;
@@ -78,7 +89,31 @@ class Tensor {
   }
   void fill_random(std::mt19937& random, double low = -1.5, double high = 1.5) {
     std::uniform_real_distribution<double> uniform(low, high);
-    each([&](unsigned char* at) { store(dtype_, uniform(random), at); });
+    int64_t count = 1;
+    for (int64_t n : shape_) count *= n;
+    constexpr int64_t kPool = 1 << 14;  // encoding takes time: a large tensor draws from this many values
+    if (count < 4 * kPool) return each([&](unsigned char* at) { store(dtype_, uniform(random), at); });
+    Tensor pool(dtype_, {kPool});
+    pool.each([&](unsigned char* at) { store(dtype_, uniform(random), at); });
+    const auto item = static_cast<size_t>(item_size(dtype_));
+    const auto* values = static_cast<const unsigned char*>(pool.data());
+    each([&](unsigned char* at) { std::memcpy(at, values + random() % kPool * item, item); });
+  }
+
+  std::vector<double> values() {
+    std::vector<double> all;
+    each([&](unsigned char* at) { all.push_back(load(dtype_, at)); });
+    return all;
+  }
+
+  // The same values in float32, contiguous; other than 16-bit floating types stay as they are.
+  Tensor as_float32() {
+    if (dtype_ != DType::kFloat16 && dtype_ != DType::kBFloat16) return *this;
+    Tensor wide(DType::kFloat32, shape_);
+    const std::vector<double> from = values();
+    auto next = from.begin();
+    wide.each([&](unsigned char* at) { store(DType::kFloat32, *next++, at); });
+    return wide;
   }
 
   // Nothing but elements was written.
@@ -89,7 +124,7 @@ class Tensor {
     });
     for (size_t i = 0; i < bytes_.size(); ++i) {
       if (!element[i] && bytes_[i] != 0xFF) {
-        ADD_FAILURE() << name << ": byte " << static_cast<int64_t>(i) - kGuard << " outside the elements was written";
+        ADD_FAILURE() << name << ": byte " << static_cast<int64_t>(i) - front_ << " outside the elements was written";
         return;
       }
     }
@@ -117,13 +152,21 @@ class Tensor {
     int64_t offset = 0;
     size_t axis = 0;
     ((offset += static_cast<int64_t>(index) * strides_[axis++]), ...);
-    return bytes_.data() + kGuard + offset * item_size(dtype_);
+    return bytes_.data() + front_ + offset * item_size(dtype_);
   }
 
   DType dtype_ = DType::kFloat32;
   std::vector<int64_t> shape_, strides_;
+  int64_t front_ = kGuard;  // bytes before the first element
   std::vector<unsigned char> bytes_;
 };
+
+// The bytes of all of them.
+inline std::vector<unsigned char> bytes_of(const std::vector<Tensor*>& tensors) {
+  std::vector<unsigned char> bytes;
+  for (const Tensor* t : tensors) bytes.insert(bytes.end(), t->bytes().begin(), t->bytes().end());
+  return bytes;
+}
 
 // An index array of the given entries.
 inline Tensor index_tensor(DType dtype, const std::vector<int64_t>& values) {

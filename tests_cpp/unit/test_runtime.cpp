@@ -21,6 +21,21 @@ TEST(RuntimeTest, InfoNamesWhatIsThere) {
   EXPECT_EQ(there.cuda_families.empty(), !there.cuda_compiled);
 }
 
+TEST(RuntimeTest, PointersAndStreamsOfABuildWithoutCuda) {
+  if (info().cuda_compiled) GTEST_SKIP() << "this build has CUDA";
+  const auto expect_not_compiled = [](const std::string& op, auto&& call) {
+    try {
+      call();
+      ADD_FAILURE() << op << ": no error";
+    } catch (const NotCompiled& error) {
+      EXPECT_EQ(std::string(error.what()).rfind(op + ": the CUDA backend was not built", 0), 0u) << error.what();
+    }
+  };
+  int memory = 0;
+  expect_not_compiled("cuda_device_of", [&] { cuda_device_of(&memory); });
+  expect_not_compiled("cuda_order_streams", [] { cuda_order_streams(0, nullptr, nullptr); });
+}
+
 TEST(RuntimeTest, ThreadsCanBeSet) {
   const int before = num_threads();
   EXPECT_GE(before, 1);

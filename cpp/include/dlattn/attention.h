@@ -36,7 +36,8 @@ DLATTN_EXPORT void attn_paged_decode(const PagedAttentionParams& params, Stream 
 // Ragged queries (chunked prefill, speculative tokens) against a paged cache; cu_seqlens_q is set.
 DLATTN_EXPORT void attn_paged_prefill(const PagedAttentionParams& params, Stream stream = nullptr);
 
-// Combine partial results over disjoint keys.
+// Combine partial results over disjoint keys. On CUDA more than 256 states take several launches, each of which rounds out to
+// its dtype.
 DLATTN_EXPORT void merge_attention_states(const MergeParams& params, Stream stream = nullptr);
 
 // Bytes of workspace that the call needs, on its device; 0 on the CPU. Pointers and contents of arrays do not matter.

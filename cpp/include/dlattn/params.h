@@ -9,7 +9,9 @@
 //   * lse is the natural log of the sum of exponentials that the softmax divides by (sink included).
 //   * A row with no visible key: out = 0, lse = -inf (with a sink: lse = sink).
 //   * A score of -inf, from a mask or from the data, hides its key: it weighs nothing and its value does not matter.
-//   * What a sequence's length, window, causality or mask makes invisible may hold anything, NaN included.
+//   * What a sequence's length, window, causality or mask makes invisible may hold anything, NaN included. On CUDA, a NaN or
+//     infinity in the *value* of a key inside the length that a window, causality, a mask or a score of -inf hides may reach
+//     the row (0 times NaN).
 //   * Pointers are on `device`. Arrays of lengths, tables and positions too: a CUDA launch reads nothing back.
 #pragma once
 

@@ -12,6 +12,10 @@ Info info() {
   info.cuda_compiled = cuda::compiled();
   info.cuda_families = cuda::families();
   info.cuda_devices = cuda::devices();
+  info.cuda_architectures = cuda::architectures();
+  info.cuda_kernels = cuda::kernels();
+  info.cuda_runtime = cuda::runtime_version();
+  info.cuda_driver = cuda::driver_version();
   info.cpu_isas = cpu::available_isas();
   info.cpu_isa = cpu::current_isa();
   info.num_threads = num_threads();
@@ -26,5 +30,9 @@ void set_num_threads(int n) {
 }
 
 int num_threads() { return cpu::num_threads(); }
+
+int cuda_device_of(const void* pointer) { return cuda::device_of(pointer); }
+
+void cuda_order_streams(int device, Stream earlier, Stream later) { cuda::order(device, earlier, later); }
 
 }  // namespace dlattn

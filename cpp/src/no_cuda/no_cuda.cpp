@@ -7,7 +7,7 @@ namespace {
 
 constexpr char kReason[] =
     "the CUDA backend was not built; install the CUDA toolkit (nvcc) and configure with -DDLATTN_CUDA=ON "
-    "(pip install . -C cmake.define.DLATTN_CUDA=ON)";
+    "(pip install . --config-settings=cmake.define.DLATTN_CUDA=ON)";
 
 [[noreturn]] void not_compiled(const char* op) { throw NotCompiled(std::string(op) + ": " + kReason); }
 
@@ -34,6 +34,13 @@ Explanation unsupported() { return {false, "cuda", "", kReason}; }
 bool compiled() { return false; }
 std::vector<std::string> families() { return {}; }
 std::vector<std::string> devices() { return {}; }
+std::vector<std::string> architectures() { return {}; }
+std::vector<std::string> kernels() { return {}; }
+std::string runtime_version() { return {}; }
+std::string driver_version() { return {}; }
+
+int device_of(const void*) { not_compiled("cuda_device_of"); }
+void order(int, Stream, Stream) { not_compiled("cuda_order_streams"); }
 
 void attention(const AttentionParams&, AttentionOp op, Stream) { not_compiled(op_name(op)); }
 void attention(const VarlenAttentionParams&, Stream) { not_compiled("attn_varlen"); }

@@ -1,0 +1,204 @@
+#include "cuda/select.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+
+#include "cuda/device.h"
+#include "cuda_archs.h"
+#include "dlattn/error.h"
+
+namespace dlattn::cuda {
+namespace {
+
+template <typename Targets>
+bool any_runs_on(const Targets& targets, const DeviceCaps& caps) {
+  for (const ArchTarget& target : targets) {
+    if (runs_on(target, caps)) return true;
+  }
+  return false;
+}
+
+template <typename Targets>
+std::string list(const Targets& targets) {
+  std::string text;
+  for (const ArchTarget& target : targets) text += (text.empty() ? "" : ", ") + to_string(target);
+  return text;
+}
+
+const char* dtype_text(DType dtype) {
+  return dtype == DType::kFloat16 ? "float16" : dtype == DType::kBFloat16 ? "bfloat16" : "float32";
+}
+
+// The mean numbers of queries and visible keys of a sequence, as far as the host knows.
+double mean_queries(const AttentionProblem& p) {
+  return static_cast<double>(p.total_q) / static_cast<double>(std::max<int64_t>(p.batch_size, 1));
+}
+
+double mean_keys(const AttentionProblem& p) {
+  double keys = static_cast<double>(p.max_len_k);
+  if (p.ragged_k) keys /= static_cast<double>(std::max<int64_t>(p.batch_size, 1));
+  if (p.window_right == 0) keys = std::max(keys - mean_queries(p) / 2, keys / 2);
+  if (p.window_left != kUnlimited) keys = std::min(keys, static_cast<double>(p.window_left) + mean_queries(p));
+  return keys;
+}
+
+bool is_plain(const AttentionProblem& p) {
+  return p.q_aligned && p.k_aligned && p.v_aligned && p.out_aligned && !p.paged && !p.has_score_options();
+}
+
+}  // namespace
+
+const char* name_of(Family family) {
+  switch (family) {
+    case Family::kMma:
+      return "mma";
+    case Family::kWgmma:
+      return "wgmma";
+    default:
+      return "simt";
+  }
+}
+
+bool family_runs_on(Family family, const DeviceCaps& caps) {
+  switch (family) {
+    case Family::kMma:
+      return any_runs_on(kMmaArchs, caps);
+    case Family::kWgmma:
+      return any_runs_on(kWgmmaArchs, caps);
+    default:
+      return any_runs_on(kSimtArchs, caps);
+  }
+}
+
+std::string why_device_cannot_run(int device) {
+  const DeviceCaps& caps = device_caps(device);
+  if (family_runs_on(Family::kSimt, caps)) return "";
+  return "cuda:" + std::to_string(device) + " has compute capability " + std::to_string(caps.major) + "." +
+         std::to_string(caps.minor) + ", but this build has code for " + list(kSimtArchs) +
+         (caps.capability() < 75 ? "; 7.5 is the least"
+                                 : "; build with -DCMAKE_CUDA_ARCHITECTURES=" + std::to_string(caps.capability()));
+}
+
+void require_device(const char* op, int device) {
+  const std::string name = std::string(op) + ": device is cuda:" + std::to_string(device);
+  std::string why;
+  try {
+    why = why_device_cannot_run(device);
+  } catch (const CudaError& error) {
+    const int count = device_count();
+    if (count == 0) throw CudaError(name + ", but this machine has no usable CUDA device: " + error.what());
+    throw InvalidArgument(name + ", expected cuda:0..cuda:" + std::to_string(count - 1) +
+                          " (= the devices of this machine)");
+  }
+  if (!why.empty()) throw NotCompiled(std::string(op) + ": " + why);
+}
+
+std::optional<Family> forced_family() {
+  const char* name = std::getenv("DLATTN_KERNEL");
+  if (name == nullptr || *name == '\0') return std::nullopt;
+  for (Family family : {Family::kSimt, Family::kMma, Family::kWgmma}) {
+    if (std::string(name) == name_of(family)) return family;
+  }
+  throw InvalidArgument(std::string("DLATTN_KERNEL is \"") + name + "\", expected simt, mma or wgmma");
+}
+
+namespace {
+
+// What a row lacks for a call, in the order in which it is asked.
+enum class Lack { kNothing, kCode, kDType, kHeadDim, kPlain, kSharedMemory };
+
+Lack lack_of(const KernelRow& row, const AttentionProblem& p, const DeviceCaps& caps) {
+  if (!row.takes(p.dtype)) return Lack::kDType;
+  if (std::max(p.head_dim, p.head_dim_v) > row.max_head_dim) return Lack::kHeadDim;
+  if (row.plain && !is_plain(p)) return Lack::kPlain;
+  if (row.shared_bytes > caps.max_shared_bytes) return Lack::kSharedMemory;
+  return family_runs_on(row.family, caps) ? Lack::kNothing : Lack::kCode;
+}
+
+}  // namespace
+
+std::string why_not(const KernelRow& row, const AttentionProblem& p, const DeviceCaps& caps) {
+  switch (lack_of(row, p, caps)) {
+    case Lack::kCode:
+      return std::string("no ") + name_of(row.family) + " code for compute capability " + std::to_string(caps.major) +
+             "." + std::to_string(caps.minor) + " in this build";
+    case Lack::kDType:
+      return std::string("no ") + dtype_text(p.dtype);
+    case Lack::kHeadDim:
+      return "head_dim up to " + std::to_string(row.max_head_dim);
+    case Lack::kPlain:
+      return "rows of 16 bytes, no page table, no softcap, ALiBi or mask";
+    case Lack::kSharedMemory:
+      return "needs " + std::to_string(row.shared_bytes) + " bytes of shared memory, the device has " +
+             std::to_string(caps.max_shared_bytes);
+    case Lack::kNothing:
+      break;
+  }
+  return "";
+}
+
+double estimate_us(const KernelRow& row, const AttentionProblem& p, const DeviceCaps& caps) {
+  constexpr double kFmaPerUs = 128 * 1900.0;      // of an SM
+  constexpr double kBytesPerUs = 33e3;            // of an SM, when all read and
+  constexpr double kBytesInFlight = 64 * 1024.0;  // so many bytes are on their way to it
+  const double rows = std::ceil(mean_queries(p) * static_cast<double>(p.heads_per_kv_head)), keys = mean_keys(p);
+  const double items = std::max(1.0, std::ceil(rows / row.tile_rows)) * static_cast<double>(p.batch_size) *
+                       static_cast<double>(p.num_kv_heads);
+  const double sms = caps.num_sms;
+  if (row.phase == Phase::kPrefill) {
+    const double fma = row.tile_rows * keys * (p.head_dim + row.max_head_dim);
+    return 4.0 + std::ceil(items / sms) * fma / (kFmaPerUs * row.fma_rate);
+  }
+  // The keys are split until all SMs have work.
+  const double fma = items * std::min<double>(rows, row.tile_rows) * keys * 2 * row.max_head_dim;
+  const double bytes = items * keys * 2 * row.max_head_dim * (p.dtype == DType::kFloat32 ? 4 : 2);
+  const double in_flight = std::min(1.0, static_cast<double>(row.blocks_per_sm) * row.bytes_in_flight / kBytesInFlight);
+  return 5.0 + std::max(fma / (kFmaPerUs * row.fma_rate), bytes / (kBytesPerUs * in_flight)) / sms;
+}
+
+int select_row(const std::vector<KernelRow>& table, const AttentionProblem& problem, const DeviceCaps& caps,
+               std::optional<Family> forced) {
+  int best = -1;
+  double best_us = 0.0;
+  for (size_t i = 0; i < table.size(); ++i) {
+    const KernelRow& row = table[i];
+    if ((forced && row.family != *forced) || lack_of(row, problem, caps) != Lack::kNothing) continue;
+    const double us = estimate_us(row, problem, caps);
+    if (best >= 0 && us >= best_us) continue;
+    best = static_cast<int>(i);
+    best_us = us;
+  }
+  return best;
+}
+
+Selection select_attention(const std::vector<KernelRow>& table, const AttentionProblem& problem, const DeviceCaps& caps,
+                           std::optional<Family> forced) {
+  Selection selection;
+  selection.row = select_row(table, problem, caps, forced);
+  const std::string prefix = forced ? std::string("DLATTN_KERNEL is ") + name_of(*forced) : "";
+  if (selection.row >= 0) {
+    const double us = estimate_us(table[static_cast<size_t>(selection.row)], problem, caps);
+    selection.reason = (forced ? prefix : "the fastest by estimate") + ", about " +
+                       std::to_string(static_cast<int64_t>(us)) + " us if all sequences have their bound's length";
+    return selection;
+  }
+  std::string families, reasons;
+  for (const KernelRow& row : table) {
+    if (families.find(name_of(row.family)) == std::string::npos) {
+      families += (families.empty() ? "" : ", ") + std::string(name_of(row.family));
+    }
+    if (forced && row.family != *forced) continue;
+    const std::string reason = why_not(row, problem, caps);
+    if (reasons.find(reason) == std::string::npos) reasons += (reasons.empty() ? "" : "; ") + reason;
+  }
+  if (reasons.empty()) {
+    selection.reason = (prefix.empty() ? "" : prefix + ", but ") +
+                       "this build has no such attention kernel; compiled: " + (families.empty() ? "none" : families);
+  } else {
+    selection.reason = (prefix.empty() ? "" : prefix + ": ") + "no kernel takes the call: " + reasons;
+  }
+  return selection;
+}
+
+}  // namespace dlattn::cuda

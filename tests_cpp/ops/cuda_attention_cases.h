@@ -1,0 +1,135 @@
+// Dense cases that only the CUDA kernels need: large grids, many keys (splits), the head sizes of the fast paths, rows that
+// are not aligned.
+#pragma once
+
+#include <vector>
+
+#include "ops/attention_cases.h"
+
+namespace dlattn::test {
+
+// The options' and layouts' cases with the head sizes that models have.
+inline std::vector<AttentionCase> wide_cases() {
+  std::vector<AttentionCase> cases;
+  const int64_t dims[][2] = {{64, 64}, {128, 128}, {256, 256}, {192, 128}, {100, 100}};
+  size_t n = 0;
+  for (const std::vector<AttentionCase>& some : {option_cases(), layout_cases()}) {
+    for (AttentionCase c : some) {
+      c.head_dim = dims[n % 5][0], c.head_dim_v = dims[n % 5][1];
+      c.dtype = kFloatTypes[n / 5 % 3];
+      ++n;
+      cases.push_back(c);
+    }
+  }
+  return cases;
+}
+
+// Rows that start at any element, or whose strides are no multiple of 16 bytes.
+inline std::vector<AttentionCase> unaligned_cases() {
+  std::vector<AttentionCase> cases;
+  for (DType dtype : kFloatTypes) {
+    for (int64_t dim : {64, 100, 128, 256}) {
+      for (Storage storage : {Storage::kPadded, Storage::kShifted}) {
+        for (int64_t seqlen_q : {1, 37}) {
+          AttentionCase c;
+          c.dtype = dtype, c.head_dim = c.head_dim_v = dim, c.storage = storage;
+          c.seqlen_q = seqlen_q, c.seqlen_k = 190, c.is_causal = true;
+          cases.push_back(c);
+        }
+      }
+    }
+  }
+  return cases;
+}
+
+// 1 to 17 queries and 1 to 16 query heads to a kv head, over enough keys for several splits.
+inline std::vector<AttentionCase> group_cases() {
+  std::vector<AttentionCase> cases;
+  for (DType dtype : kFloatTypes) {
+    for (int64_t n = 1; n <= 17; ++n) {
+      AttentionCase c;
+      c.dtype = dtype, c.seqlen_k = 700, c.head_dim = c.head_dim_v = n % 2 ? 64 : 128, c.is_causal = true;
+      c.seqlen_q = n, c.num_heads = 6, c.num_kv_heads = 2;
+      cases.push_back(c);
+      c.seqlen_q = 1, c.num_heads = 2 * n, c.lengths = n % 3 == 0;
+      cases.push_back(c);
+    }
+    for (int64_t group : {32, 64, 128}) {
+      AttentionCase c;
+      c.dtype = dtype, c.batch_size = 1, c.seqlen_q = 2, c.seqlen_k = 300, c.num_heads = group, c.num_kv_heads = 1;
+      c.head_dim = c.head_dim_v = 128;
+      cases.push_back(c);
+    }
+  }
+  return cases;
+}
+
+// A long cache, also with lengths from 0 on, windows that cut the splits, and all options.
+inline std::vector<AttentionCase> many_keys_cases() {
+  std::vector<AttentionCase> cases;
+  for (DType dtype : kFloatTypes) {
+    AttentionCase base;
+    base.dtype = dtype, base.op = AttentionOp::kDecode;
+    base.batch_size = 4, base.seqlen_q = 1, base.seqlen_k = 5000, base.num_heads = 4, base.num_kv_heads = 1;
+    base.lengths = true, base.len_k = {5000, 3000, 17, 0};
+    for (int64_t dim : {64, 80, 96, 128, 192, 256, 100}) {
+      AttentionCase c = base;
+      c.head_dim = c.head_dim_v = dim;
+      cases.push_back(c);
+    }
+    base.head_dim = base.head_dim_v = 64;
+    std::vector<AttentionCase> some(7, base);
+    some[0].lengths = false, some[0].batch_size = 1;
+    some[1].window_left = 1234;
+    some[2].window_left = 100, some[2].seqlen_q = 4, some[2].is_causal = true;
+    some[3].window_left = 0, some[3].window_right = 0;
+    some[4].window_left = 2600, some[4].window_right = 1, some[4].seqlen_q = 3, some[4].sinks = true;
+    some[5].seqlen_q = 2, some[5].mask = MaskKind::kFloat4D, some[5].is_causal = true, some[5].sinks = true;
+    some[5].alibi_axes = 2, some[5].softcap = 5.0f, some[5].window_left = 4000, some[5].scale = 0.2f;
+    some[6].mask = MaskKind::kBool2D, some[6].head_dim = some[6].head_dim_v = 128;
+    cases.insert(cases.end(), some.begin(), some.end());
+    for (int64_t seqlen_k : {127, 128, 129, 1023, 1025, 2047, 2049, 4096}) {
+      AttentionCase c = base;
+      c.batch_size = 1, c.lengths = false, c.len_k = {}, c.seqlen_k = seqlen_k, c.head_dim_v = 72;
+      cases.push_back(c);
+    }
+  }
+  return cases;
+}
+
+inline std::vector<AttentionCase> many_queries_cases() {
+  std::vector<AttentionCase> cases;
+  for (DType dtype : kFloatTypes) {
+    for (int64_t dim : {64, 128, 256}) {
+      AttentionCase c;
+      c.dtype = dtype, c.batch_size = 1, c.num_heads = 2, c.num_kv_heads = 1, c.head_dim = c.head_dim_v = dim;
+      c.seqlen_q = 900, c.seqlen_k = 1100, c.is_causal = true;
+      cases.push_back(c);
+      c.seqlen_q = 777, c.seqlen_k = 513, c.is_causal = false, c.window_left = 200, c.window_right = 100;
+      cases.push_back(c);
+    }
+  }
+  return cases;
+}
+
+// More sequences and heads than an axis of a grid may have.
+inline std::vector<AttentionCase> many_items_cases() {
+  std::vector<AttentionCase> cases;
+  AttentionCase base;
+  base.head_dim = base.head_dim_v = 8, base.seqlen_q = 1, base.seqlen_k = 1;
+  base.num_heads = base.num_kv_heads = 1, base.batch_size = 1;
+  std::vector<AttentionCase> some(4, base);
+  some[0].batch_size = 70000;
+  some[1].num_heads = some[1].num_kv_heads = 70000, some[1].seqlen_k = 3;
+  some[2].num_heads = 70000, some[2].seqlen_k = 3;
+  some[3].seqlen_q = 70000, some[3].seqlen_k = 5;
+  for (DType dtype : {DType::kFloat32, DType::kBFloat16}) {
+    for (AttentionCase c : some) {
+      c.dtype = dtype;
+      cases.push_back(c);
+    }
+  }
+  return cases;
+}
+
+}  // namespace dlattn::test

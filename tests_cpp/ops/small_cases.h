@@ -1,0 +1,63 @@
+// Few and small cases of attention that reach every row of the kernel table with every dtype, and the head sizes of most: what
+// the sanitizers run, under which a kernel is 10 to 100 times slower.
+#pragma once
+
+#include <vector>
+
+#include "ops/attention_cases.h"
+#include "ops/paged_problem.h"
+#include "ops/varlen_problem.h"
+
+namespace dlattn::test {
+
+inline std::vector<AttentionCase> small_dense_cases() {
+  AttentionCase decode, prefill;
+  decode.seqlen_q = 1, decode.seqlen_k = 300, decode.lengths = true, decode.len_k = {300, 41};  // 300: several splits
+  prefill.seqlen_q = 37, prefill.seqlen_k = 70, prefill.is_causal = true;
+  std::vector<AttentionCase> cases{decode, decode, decode, prefill, prefill, prefill};
+  const int64_t dims[] = {64, 128, 256, 128, 64, 256};
+  for (size_t n = 0; n < 6; ++n) {
+    cases[n].dtype = kFloatTypes[n % 3];
+    cases[n].head_dim = cases[n].head_dim_v = dims[n];
+  }
+  cases[1].storage = Storage::kShifted, cases[1].seqlen_q = 4;
+  cases[2].window_left = 200;
+  cases[4].storage = Storage::kPadded, cases[4].head_dim_v = 33, cases[4].window_left = 20;
+  cases[5].lengths = true, cases[5].len_k = {70, 0}, cases[5].mask = MaskKind::kFloat4D, cases[5].softcap = 5.0f;
+  cases[5].sinks = true, cases[5].alibi_axes = 2;
+  return cases;
+}
+
+inline std::vector<VarlenCase> small_varlen_cases() {
+  const RaggedOptions causal{true}, all{true, 30, 2, 3.0f, 0.4f, true, true, RaggedMask::kFloat};
+  return {{DType::kFloat32, {5, 0, 33}, {65, 7, 40}, causal, DType::kInt32, Storage::kContiguous, {4, 2, 256, 256}},
+          {DType::kFloat16, {3, 20, 1}, {90, 20, 7}, all, DType::kInt64, Storage::kPadded},
+          {DType::kBFloat16, {1, 1, 1}, {300, 0, 5}, {}, DType::kInt32, Storage::kContiguous, {8, 2, 64, 64}}};
+}
+
+inline std::vector<PagedCase> small_paged_cases() {
+  const RaggedOptions causal{true}, all{true, 70, 2, 3.0f, 0.4f, true, true, RaggedMask::kFloat};
+  return {{DType::kFloat32, 16, {2, 2}, {90, 3}, false, all, DType::kInt32, Storage::kContiguous, Layout::kBHLD},
+          {DType::kFloat16,
+           5,
+           {1, 0, 20},
+           {150, 9, 20},
+           true,
+           causal,
+           DType::kInt64,
+           Storage::kContiguous,
+           Layout::kBLHD,
+           {4, 2, 256, 256}},
+          {DType::kBFloat16,
+           33,
+           {1, 1},
+           {300, 20},
+           false,
+           {},
+           DType::kInt32,
+           Storage::kShifted,
+           Layout::kBLHD,
+           {8, 2, 128, 128}}};
+}
+
+}  // namespace dlattn::test

@@ -1,0 +1,124 @@
+// Ragged and paged attention on every kernel of the CUDA backend against the CPU backend.
+#include "ops/kernel_rows.h"
+#include "ops/paged_problem.h"
+#include "ops/small_cases.h"
+#include "ops/varlen_problem.h"
+
+namespace dlattn::test {
+namespace {
+
+const DType kDTypes[] = {DType::kFloat32, DType::kFloat16, DType::kBFloat16};
+
+RaggedOptions all_options(int64_t window_left) {
+  return {true, window_left, -1, 4.0f, 0.3f, true, true, RaggedMask::kFloat};
+}
+
+using VarlenCudaTest = CudaTestWithParam<VarlenCase>;
+
+TEST_P(VarlenCudaTest, EveryRowMatchesTheCpu) {
+  VarlenProblem problem(GetParam());
+  expect_every_row(problem, stream());
+  problem.expect_rows_outside_untouched();
+}
+
+std::vector<VarlenCase> wide_varlen_cases() {
+  std::vector<VarlenCase> cases;
+  const HeadSizes sizes[] = {{4, 4, 64, 64}, {8, 2, 128, 128}, {5, 1, 256, 256}, {4, 2, 192, 128}, {6, 3, 100, 100}};
+  size_t n = 0;
+  for (VarlenCase c : varlen_cases()) {
+    c.heads = sizes[n++ % 5];
+    cases.push_back(c);
+  }
+  return cases;
+}
+
+std::vector<VarlenCase> many_sequences_cases() {
+  std::vector<VarlenCase> cases;
+  std::mt19937 random(4);
+  for (DType dtype : kDTypes) {
+    VarlenCase c{dtype, {}, {}};
+    for (int i = 0; i < 300; ++i) {
+      c.len_q.push_back(random() % 3 == 0 ? 0 : random() % 40);
+      c.len_k.push_back(random() % 5 == 0 ? 0 : random() % 90);
+    }
+    c.heads = {4, 2, 64, 64};
+    cases.push_back(c);
+    c.options.is_causal = true, c.index = DType::kInt64, c.heads = {3, 1, 128, 128};
+    cases.push_back(c);
+    std::fill(c.len_q.begin(), c.len_q.end(), 0);  // all empty but one
+    c.len_q[217] = 5;
+    cases.push_back(c);
+  }
+  VarlenCase tokens{DType::kBFloat16, std::vector<int64_t>(70000, 1), std::vector<int64_t>(70000, 1)};
+  tokens.heads = {1, 1, 8, 8};
+  cases.push_back(tokens);
+  return cases;
+}
+
+std::vector<VarlenCase> many_keys_varlen_cases() {
+  std::vector<VarlenCase> cases;
+  for (DType dtype : kDTypes) {
+    VarlenCase c{dtype, {1, 1, 1, 1}, {5000, 3000, 17, 0}};
+    c.heads = {4, 1, 64, 64};
+    cases.push_back(c);
+    c.len_q = {3, 1, 4, 2}, c.options = all_options(4000);
+    cases.push_back(c);
+    c.len_q = {40, 1, 0, 200}, c.len_k = {1000, 2000, 5, 900}, c.options = RaggedOptions{true, 300, -1};
+    cases.push_back(c);
+  }
+  return cases;
+}
+
+INSTANTIATE_TEST_SUITE_P(Small, VarlenCudaTest, ::testing::ValuesIn(small_varlen_cases()));
+INSTANTIATE_TEST_SUITE_P(Ragged, VarlenCudaTest, ::testing::ValuesIn(varlen_cases()));
+INSTANTIATE_TEST_SUITE_P(Wide, VarlenCudaTest, ::testing::ValuesIn(wide_varlen_cases()));
+INSTANTIATE_TEST_SUITE_P(ManySequences, VarlenCudaTest, ::testing::ValuesIn(many_sequences_cases()));
+INSTANTIATE_TEST_SUITE_P(ManyKeys, VarlenCudaTest, ::testing::ValuesIn(many_keys_varlen_cases()));
+
+using PagedCudaTest = CudaTestWithParam<PagedCase>;
+
+TEST_P(PagedCudaTest, EveryRowMatchesTheCpu) {
+  PagedProblem problem(GetParam());
+  expect_every_row(problem, stream());
+}
+
+std::vector<PagedCase> wide_paged_cases() {
+  std::vector<PagedCase> cases;
+  const HeadSizes sizes[] = {{4, 4, 64, 64}, {8, 2, 128, 128}, {5, 1, 256, 256}, {4, 2, 192, 128}, {6, 3, 100, 100}};
+  size_t n = 0;
+  for (PagedCase c : paged_cases()) {
+    c.heads = sizes[n++ % 5];
+    cases.push_back(c);
+  }
+  return cases;
+}
+
+std::vector<PagedCase> many_keys_paged_cases() {
+  std::vector<PagedCase> cases;
+  const RaggedOptions causal{true}, window{true, 700, -1};
+  size_t n = 0;
+  for (DType dtype : kDTypes) {
+    for (int64_t page_size : {1, 3, 16, 33, 128}) {
+      const Layout layout = n % 2 ? Layout::kBLHD : Layout::kBHLD;
+      const DType index = n % 3 ? DType::kInt32 : DType::kInt64;
+      const Storage storage = n % 4 == 3 ? Storage::kShifted : Storage::kContiguous;
+      const HeadSizes heads = n % 5 == 4 ? HeadSizes{4, 1, 256, 256} : HeadSizes{4, 1, n % 2 ? 64 : 128, 64};
+      ++n;
+      cases.push_back({dtype, page_size, {1, 1, 1, 1}, {5000, 3000, 17, 0}, false, {}, index, storage, layout, heads});
+      cases.push_back({dtype, page_size, {2, 2}, {3000, 40}, false, window, index, storage, layout, heads});
+      cases.push_back({dtype, page_size, {3, 3}, {5000, 1}, false, all_options(4000), index, storage, layout, heads});
+      cases.push_back(
+          {dtype, page_size, {1, 0, 70, 5}, {2500, 9, 600, 5}, true, causal, index, storage, layout, heads});
+      cases.push_back({dtype, page_size, {4, 40}, {2000, 1500}, true, all_options(900), index, storage, layout, heads});
+    }
+  }
+  return cases;
+}
+
+INSTANTIATE_TEST_SUITE_P(Small, PagedCudaTest, ::testing::ValuesIn(small_paged_cases()));
+INSTANTIATE_TEST_SUITE_P(Pages, PagedCudaTest, ::testing::ValuesIn(paged_cases()));
+INSTANTIATE_TEST_SUITE_P(Wide, PagedCudaTest, ::testing::ValuesIn(wide_paged_cases()));
+INSTANTIATE_TEST_SUITE_P(ManyKeys, PagedCudaTest, ::testing::ValuesIn(many_keys_paged_cases()));
+
+}  // namespace
+}  // namespace dlattn::test
