@@ -17,6 +17,7 @@ What a suite prints stands in --logs. The exit status is 1 if anything failed, d
 
 import argparse
 import datetime
+import fcntl
 import json
 import os
 import re
@@ -231,14 +232,20 @@ def machine():
 
 
 def merge(path, source_hash, suites):
-    """Add suites to the record at `path`."""
+    """Add suites to the record at `path`; several runners may do so at a time."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        merge_locked(path, source_hash, suites)
+
+
+def merge_locked(path, source_hash, suites):
     old = json.loads(path.read_text()) if path.exists() else {}
     kept = old.get("suites", []) if old.get("source_hash") == source_hash else []
     fresh = {(s["name"], s["family"]) for s in suites}
     kept = [s for s in kept if (s["name"], s["family"]) not in fresh]
     record = {"source_hash": source_hash, **machine(), "suites": kept + suites}
     record["suites"].sort(key=lambda s: (s["name"], s["family"]))
-    path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(record, indent=1) + "\n")
 
 
@@ -258,7 +265,7 @@ def main():
     parser.add_argument("--pytest", nargs="*", default=["tests_py"], metavar="ARGUMENT", help="files, -k ...")
     parser.add_argument("--timeout", type=float, default=570, help="seconds for each process")
     parser.add_argument("--deadline", type=float, default=float("inf"), help="seconds for everything")
-    parser.add_argument("--source-hash", default="unknown", help="of the sources that were built")
+    parser.add_argument("--source-hash", required=True, help="of the sources that were built")
     parser.add_argument("--out", type=Path, default=ROOT / "benchmarks/results/gpu_tests.json")
     parser.add_argument("--logs", type=Path, default=Path(tempfile.gettempdir()) / "dlattn_gpu_tests")
     options = parser.parse_args()

@@ -13,10 +13,7 @@ def info_lines() -> list[tuple[str, str]]:
     if info["cuda_compiled"]:
         driver = f"driver for {info['cuda_driver']}" if info["cuda_driver"] else "no driver"
         lines += [
-            (
-                "cuda",
-                f"runtime {info['cuda_runtime'] or 'unknown'}, {'driver for ' + info['cuda_driver'] if info['cuda_driver'] else 'no driver'}",
-            ),
+            ("cuda", f"runtime {info['cuda_runtime'] or 'unknown'}, {driver}"),
             ("cuda devices", ", ".join(info["cuda_devices"]) or "none"),
             ("cuda architectures", " ".join(info["cuda_architectures"])),
             ("cuda families", " ".join(info["cuda_families"])),
