@@ -234,7 +234,7 @@ def machine():
 def merge(path, source_hash, suites):
     """Add suites to the record at `path`; several runners may do so at a time."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with path.with_suffix(".lock").open("w") as lock:
+    with (Path(tempfile.gettempdir()) / f"dlattn_{path.name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         merge_locked(path, source_hash, suites)
 
