@@ -53,14 +53,16 @@ class EveryRowIsReached : public ::testing::Environment {
 
 // One row on one problem, whose outputs hold the result afterwards.
 template <typename Problem, typename Params>
-void run_row_on_device(Problem& problem, DeviceTensors& device, const DeviceStream& stream, int row, Params params) {
+void run_row_on_device(Problem& problem, DeviceTensors& device, const DeviceStream& stream, int row, Params params,
+                       Bits bits = Bits::kSame) {
   Workspace workspace(cuda::row_workspace_size(row, params), stream);
   params.workspace = workspace.data(), params.workspace_bytes = workspace.bytes();
-  run_on_device(problem, device, stream, [&](int attempt) {
+  const auto launch = [&](int attempt) {
     const int garbage[] = {0xFF, 0x00, 0x7F};  // NaN, zeros, large numbers
     workspace.poison(garbage[attempt]);
     cuda::run_row(row, params, stream);
-  });
+  };
+  run_on_device(problem, device, stream, launch, bits);
   workspace.expect_guards_untouched();
   ++row_calls()[{row, params.dtype}];
 }
