@@ -9,20 +9,7 @@ import pytest
 
 import dlattn
 from dlattn import _core, _signature
-
-OPERATIONS = [
-    "attention",
-    "attn_prefill",
-    "attn_decode",
-    "attn_varlen",
-    "attn_paged_decode",
-    "attn_paged_prefill",
-    "rotary_embedding",
-    "apply_rotary_emb",
-    "append_kv",
-    "rotary_append_kv",
-    "merge_attention_states",
-]
+from on_device import OPERATIONS
 
 
 def ones(*shape):

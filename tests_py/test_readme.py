@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-import pytest
+import dlattn
 
 ROOT = Path(__file__).parents[1]
 
@@ -13,7 +13,6 @@ def code_blocks(language):
 
 
 def test_python_snippet_runs():
-    pytest.importorskip("dlattn")
     (snippet,) = code_blocks("python")
     names = {}
     exec(snippet, names)
@@ -22,7 +21,6 @@ def test_python_snippet_runs():
 
 
 def test_functions_of_the_table_exist():
-    dlattn = pytest.importorskip("dlattn")
     functions = set(
         re.findall(r"`(\w+)\(", re.search(r"\| function \|.*?\n\n", (ROOT / "README.md").read_text(), re.S)[0])
     )

@@ -11,7 +11,6 @@ import pytest
 pytest.importorskip("gguf")
 pytest.importorskip("tokenizers")
 pytest.importorskip("jinja2")
-pytest.importorskip("dlattn")
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "smollm2"
 sys.path.insert(0, str(EXAMPLE))

@@ -184,10 +184,15 @@ TEST_F(CallsCudaTest, SeveralCallersAtOnce) {
   }
 }
 
-TEST_F(CallsCudaTest, WorkspaceThatIsMissingOrTooSmall) {
+// One query over so many keys that they are split: a call that needs a workspace.
+AttentionCase split_case() {
   AttentionCase c;
   c.batch_size = 1, c.seqlen_q = 1, c.seqlen_k = 5000;
-  DenseProblem problem(c);
+  return c;
+}
+
+TEST_F(CallsCudaTest, WorkspaceThatIsMissingOrTooSmall) {
+  DenseProblem problem(split_case());
   DeviceTensors device(problem.tensors(), stream());
   AttentionParams params = device.on_device(problem.params());
   const size_t bytes = attn_workspace_size(params);
@@ -208,9 +213,7 @@ TEST_F(CallsCudaTest, WorkspaceThatIsMissingOrTooSmall) {
 }
 
 TEST_F(CallsCudaTest, WorkspaceThatIsMisaligned) {
-  AttentionCase c;
-  c.batch_size = 1, c.seqlen_q = 1, c.seqlen_k = 5000;
-  DenseProblem problem(c);
+  DenseProblem problem(split_case());
   DeviceTensors device(problem.tensors(), stream());
   AttentionParams params = device.on_device(problem.params());
   const size_t bytes = attn_workspace_size(params);
