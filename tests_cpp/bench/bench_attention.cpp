@@ -63,8 +63,6 @@ const Shape kShapes[] = {
     {16, 4, 8192, 32, 8, 128, kBf16, true, 16},
 };
 
-const char* name_of(DType dtype) { return dtype == kF32 ? "float32" : dtype == kF16 ? "float16" : "bfloat16"; }
-
 class Memory {
  public:
   explicit Memory(size_t bytes) : bytes_(bytes) { check(cudaMalloc(&data_, std::max<size_t>(bytes, 1)), "cudaMalloc"); }

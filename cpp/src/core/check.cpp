@@ -4,24 +4,6 @@
 
 namespace dlattn::core {
 
-const char* name_of(DType dtype) {
-  switch (dtype) {
-    case DType::kFloat32:
-      return "float32";
-    case DType::kFloat16:
-      return "float16";
-    case DType::kBFloat16:
-      return "bfloat16";
-    case DType::kBool:
-      return "bool";
-    case DType::kInt32:
-      return "int32";
-    case DType::kInt64:
-      return "int64";
-  }
-  return "an unknown dtype";
-}
-
 std::string name_of(Device device) {
   switch (device.type) {
     case DeviceType::kCPU:

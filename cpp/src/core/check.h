@@ -10,7 +10,6 @@
 
 namespace dlattn::core {
 
-const char* name_of(DType dtype);
 std::string name_of(Device device);
 
 inline bool is_float(DType t) { return t == DType::kFloat32 || t == DType::kFloat16 || t == DType::kBFloat16; }

@@ -71,7 +71,7 @@ AttentionMask mask_view(const TensorCheck& check, const TensorView& t, const Hea
                        "[batch, len_k], [batch, len_q, len_k] or [batch, heads, len_q, len_k]");
   }
   if (t.dtype != DType::kBool && !core::is_float(t.dtype)) {
-    check.check().fail("mask.dtype", core::name_of(t.dtype), "bool, float32, float16 or bfloat16");
+    check.check().fail("mask.dtype", name_of(t.dtype), "bool, float32, float16 or bfloat16");
   }
   check.device("mask", t, device, "q.device");
   check.memory("mask", t);

@@ -8,22 +8,11 @@
 namespace dlattn::cpu {
 namespace {
 
-const char* dtype_suffix(DType dtype) {
-  switch (dtype) {
-    case DType::kFloat16:
-      return "_f16";
-    case DType::kBFloat16:
-      return "_bf16";
-    default:
-      return "_f32";
-  }
-}
-
 Explanation make(const std::string& kernel, DType dtype, const std::string& why) {
   Explanation e;
   e.supported = true;
   e.backend = "cpu";
-  e.kernel = kernel + "_cpu_" + current_isa() + dtype_suffix(dtype);
+  e.kernel = kernel + "_cpu_" + current_isa() + suffix_of(dtype);
   e.reason = why;
   return e;
 }

@@ -7,20 +7,10 @@
 #include "cuda/device.h"
 #include "cuda/select.h"
 #include "dlattn/error.h"
+#include "element.h"
 
 namespace dlattn::cuda {
 namespace {
-
-const char* dtype_suffix(DType dtype) {
-  switch (dtype) {
-    case DType::kFloat16:
-      return "_f16";
-    case DType::kBFloat16:
-      return "_bf16";
-    default:
-      return "_f32";
-  }
-}
 
 // why_scalar(): null if rows are moved in pieces of 16 bytes; throws Unsupported if no kernel takes the call.
 template <typename F>
@@ -32,7 +22,7 @@ Explanation explain_kernel(const char* name, Device device, DType dtype, const F
     if (!e.reason.empty()) return e;
     const char* why = why_scalar();
     e.supported = true;
-    e.kernel = std::string(name) + dtype_suffix(dtype) + (why == nullptr ? "_vec16" : "");
+    e.kernel = std::string(name) + suffix_of(dtype) + (why == nullptr ? "_vec16" : "");
     e.reason =
         why == nullptr ? "rows are read and written 16 bytes at a time" : std::string("one element at a time: ") + why;
   } catch (const Unsupported& unsupported) {

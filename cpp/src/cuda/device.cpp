@@ -9,11 +9,6 @@
 
 namespace dlattn::cuda {
 
-void fail(cudaError_t error, const char* what) {
-  cudaGetLastError();
-  throw CudaError(std::string(what) + " failed: " + cudaGetErrorName(error) + ": " + cudaGetErrorString(error));
-}
-
 int device_count() {
   int count = 0;
   if (cudaGetDeviceCount(&count) != cudaSuccess) {

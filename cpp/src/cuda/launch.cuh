@@ -27,10 +27,10 @@ void allow_shared(int device, int bytes) {
 // Throws CudaError of this launch, not of some call before it.
 template <typename... Args>
 void launch(void (*kernel)(Args...), const char* what, unsigned blocks, int threads, int shared_bytes,
-            cudaStream_t stream, Args... args) {
-  void* pointers[] = {&args...};
+            cudaStream_t stream, const Args&... args) {
+  const void* pointers[] = {&args...};
   check(cudaLaunchKernel(reinterpret_cast<const void*>(kernel), dim3(blocks), dim3(static_cast<unsigned>(threads)),
-                         pointers, static_cast<size_t>(shared_bytes), stream),
+                         const_cast<void**>(pointers), static_cast<size_t>(shared_bytes), stream),
         what);
 }
 

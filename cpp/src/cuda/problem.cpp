@@ -2,24 +2,12 @@
 
 #include <algorithm>
 #include <cmath>
-#include <initializer_list>
 
+#include "cuda/rows_aligned.h"
 #include "element.h"
 
 namespace dlattn::cuda {
 namespace {
-
-struct Axis {
-  int64_t size, stride;
-};
-
-// Every row of the tensor starts at a multiple of `bytes`, and `dim` elements are a multiple of it. Axes of size 1 do not count.
-bool rows_aligned(const void* data, int64_t dim, DType dtype, int64_t bytes, std::initializer_list<Axis> axes) {
-  const int64_t items = bytes / size_of(dtype);
-  bool aligned = reinterpret_cast<uintptr_t>(data) % static_cast<uintptr_t>(bytes) == 0 && dim % items == 0;
-  for (const Axis& axis : axes) aligned = aligned && (axis.size <= 1 || axis.stride % items == 0);
-  return aligned;
-}
 
 // Of sizes; no overflow, whatever a question asks.
 int64_t product(int64_t a, int64_t b) {
@@ -57,39 +45,54 @@ AttentionProblem common(const Params& params) {
   return p;
 }
 
-}  // namespace
-
-AttentionProblem make_problem(const AttentionParams& params) {
+// The same of the two calls whose tensors have a batch axis.
+template <typename Params>
+AttentionProblem common_batched(const Params& params) {
   AttentionProblem p = common(params);
-  const int64_t b = params.batch_size, h = params.num_heads, h_kv = params.num_kv_heads;
-  const int64_t n = params.seqlen_q, n_k = params.seqlen_k;
-  p.k = params.k;
-  p.v = params.v;
   p.q_stride_batch = params.q_stride_batch, p.q_stride_seq = params.q_stride_seq;
   p.q_stride_head = params.q_stride_head;
-  p.k_stride_batch = params.k_stride_batch, p.k_stride_seq = params.k_stride_seq;
-  p.k_stride_head = params.k_stride_head;
-  p.v_stride_batch = params.v_stride_batch, p.v_stride_seq = params.v_stride_seq;
-  p.v_stride_head = params.v_stride_head;
+  p.k_stride_seq = params.k_stride_seq, p.k_stride_head = params.k_stride_head;
+  p.v_stride_seq = params.v_stride_seq, p.v_stride_head = params.v_stride_head;
   p.out_stride_batch = params.out_stride_batch, p.out_stride_seq = params.out_stride_seq;
   p.out_stride_head = params.out_stride_head;
   p.lse_stride_batch = params.lse_stride_batch, p.lse_stride_head = params.lse_stride_head;
-  p.max_len_q = n, p.max_len_k = n_k, p.total_q = product(b, n);
   p.seqlens_k = params.seqlens_k;
-  p.q_aligned =
-      rows_aligned(p.q, p.head_dim, p.dtype, 16, {{b, p.q_stride_batch}, {n, p.q_stride_seq}, {h, p.q_stride_head}});
-  p.k_aligned = rows_aligned(p.k, p.head_dim, p.dtype, 16,
-                             {{b, p.k_stride_batch}, {n_k, p.k_stride_seq}, {h_kv, p.k_stride_head}});
-  p.v_aligned = rows_aligned(p.v, p.head_dim_v, p.dtype, 16,
-                             {{b, p.v_stride_batch}, {n_k, p.v_stride_seq}, {h_kv, p.v_stride_head}});
-  p.out_aligned = rows_aligned(p.out, p.head_dim_v, p.dtype, 4 * size_of(p.dtype),
-                               {{b, p.out_stride_batch}, {n, p.out_stride_seq}, {h, p.out_stride_head}});
+  return p;
+}
+
+// `b` and `n`: sizes of the batch (pages) and sequence axes.
+void set_aligned(AttentionProblem* p, int64_t b, int64_t n, int64_t b_k, int64_t n_k) {
+  const int64_t h = p->num_heads, h_kv = p->num_kv_heads, item = size_of(p->dtype);
+  const auto aligned = [&](const void* data, int64_t dim, int64_t bytes, std::initializer_list<Axis> axes) {
+    return dim * item % bytes == 0 && rows_aligned(data, bytes, item, axes);
+  };
+  p->q_aligned =
+      aligned(p->q, p->head_dim, kPieceBytes, {{b, p->q_stride_batch}, {n, p->q_stride_seq}, {h, p->q_stride_head}});
+  p->k_aligned = aligned(p->k, p->head_dim, kPieceBytes,
+                         {{b_k, p->k_stride_batch}, {n_k, p->k_stride_seq}, {h_kv, p->k_stride_head}});
+  p->v_aligned = aligned(p->v, p->head_dim_v, kPieceBytes,
+                         {{b_k, p->v_stride_batch}, {n_k, p->v_stride_seq}, {h_kv, p->v_stride_head}});
+  p->out_aligned = aligned(p->out, p->head_dim_v, 4 * item,
+                           {{b, p->out_stride_batch}, {n, p->out_stride_seq}, {h, p->out_stride_head}});
+}
+
+}  // namespace
+
+AttentionProblem make_problem(const AttentionParams& params) {
+  AttentionProblem p = common_batched(params);
+  const int64_t b = params.batch_size, n = params.seqlen_q, n_k = params.seqlen_k;
+  p.k = params.k;
+  p.v = params.v;
+  p.k_stride_batch = params.k_stride_batch;
+  p.v_stride_batch = params.v_stride_batch;
+  p.max_len_q = n, p.max_len_k = n_k, p.total_q = product(b, n);
+  set_aligned(&p, b, n, b, n_k);
   return p;
 }
 
 AttentionProblem make_problem(const VarlenAttentionParams& params) {
   AttentionProblem p = common(params);
-  const int64_t h = params.num_heads, h_kv = params.num_kv_heads, n = params.total_q, n_k = params.total_k;
+  const int64_t n = params.total_q, n_k = params.total_k;
   p.k = params.k;
   p.v = params.v;
   p.q_stride_seq = params.q_stride_token, p.q_stride_head = params.q_stride_head;
@@ -101,49 +104,28 @@ AttentionProblem make_problem(const VarlenAttentionParams& params) {
   p.max_len_q = n, p.max_len_k = n_k, p.total_q = n;
   p.cu_seqlens_q = params.cu_seqlens_q;
   p.cu_seqlens_k = params.cu_seqlens_k;
-  p.q_aligned = rows_aligned(p.q, p.head_dim, p.dtype, 16, {{n, p.q_stride_seq}, {h, p.q_stride_head}});
-  p.k_aligned = rows_aligned(p.k, p.head_dim, p.dtype, 16, {{n_k, p.k_stride_seq}, {h_kv, p.k_stride_head}});
-  p.v_aligned = rows_aligned(p.v, p.head_dim_v, p.dtype, 16, {{n_k, p.v_stride_seq}, {h_kv, p.v_stride_head}});
-  p.out_aligned =
-      rows_aligned(p.out, p.head_dim_v, p.dtype, 4 * size_of(p.dtype), {{n, p.out_stride_seq}, {h, p.out_stride_head}});
+  set_aligned(&p, 1, n, 1, n_k);
   return p;
 }
 
 AttentionProblem make_problem(const PagedAttentionParams& params) {
-  AttentionProblem p = common(params);
+  AttentionProblem p = common_batched(params);
   const bool ragged = params.cu_seqlens_q.data != nullptr || params.total_q > 0;
-  const int64_t h = params.num_heads, h_kv = params.num_kv_heads;
   const int64_t b = ragged ? 1 : params.batch_size, n = ragged ? params.total_q : params.seqlen_q;
   p.k = params.k_cache;
   p.v = params.v_cache;
-  p.q_stride_batch = params.q_stride_batch, p.q_stride_seq = params.q_stride_seq;
-  p.q_stride_head = params.q_stride_head;
-  p.k_stride_batch = params.k_stride_page, p.k_stride_seq = params.k_stride_seq;
-  p.k_stride_head = params.k_stride_head;
-  p.v_stride_batch = params.v_stride_page, p.v_stride_seq = params.v_stride_seq;
-  p.v_stride_head = params.v_stride_head;
-  p.out_stride_batch = params.out_stride_batch, p.out_stride_seq = params.out_stride_seq;
-  p.out_stride_head = params.out_stride_head;
-  p.lse_stride_batch = params.lse_stride_batch, p.lse_stride_head = params.lse_stride_head;
+  p.k_stride_batch = params.k_stride_page;
+  p.v_stride_batch = params.v_stride_page;
   p.paged = true;
   p.ragged_q = ragged;
   p.max_len_q = n, p.total_q = product(b, n);
   p.max_len_k = params.num_pages == 0 ? 0 : product(params.max_pages, params.page_size);  // no page: no key
   p.cu_seqlens_q = params.cu_seqlens_q;
-  p.seqlens_k = params.seqlens_k;
   p.page_table = params.page_table;
   p.page_table_stride_batch = params.page_table_stride_batch;
   p.num_pages = params.num_pages;
   p.page_size = FastDiv(std::max<int64_t>(params.page_size, 1));
-  const int64_t pages = params.num_pages, rows = params.page_size;
-  p.q_aligned =
-      rows_aligned(p.q, p.head_dim, p.dtype, 16, {{b, p.q_stride_batch}, {n, p.q_stride_seq}, {h, p.q_stride_head}});
-  p.k_aligned = rows_aligned(p.k, p.head_dim, p.dtype, 16,
-                             {{pages, p.k_stride_batch}, {rows, p.k_stride_seq}, {h_kv, p.k_stride_head}});
-  p.v_aligned = rows_aligned(p.v, p.head_dim_v, p.dtype, 16,
-                             {{pages, p.v_stride_batch}, {rows, p.v_stride_seq}, {h_kv, p.v_stride_head}});
-  p.out_aligned = rows_aligned(p.out, p.head_dim_v, p.dtype, 4 * size_of(p.dtype),
-                               {{b, p.out_stride_batch}, {n, p.out_stride_seq}, {h, p.out_stride_head}});
+  set_aligned(&p, b, n, params.num_pages, params.page_size);
   return p;
 }
 

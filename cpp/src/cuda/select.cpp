@@ -7,6 +7,7 @@
 #include "cuda/device.h"
 #include "cuda_archs.h"
 #include "dlattn/error.h"
+#include "element.h"
 
 namespace dlattn::cuda {
 namespace {
@@ -24,10 +25,6 @@ std::string list(const Targets& targets) {
   std::string text;
   for (const ArchTarget& target : targets) text += (text.empty() ? "" : ", ") + to_string(target);
   return text;
-}
-
-const char* dtype_text(DType dtype) {
-  return dtype == DType::kFloat16 ? "float16" : dtype == DType::kBFloat16 ? "bfloat16" : "float32";
 }
 
 // The mean numbers of queries and visible keys of a sequence, as far as the host knows.
@@ -124,7 +121,7 @@ std::string why_not(const KernelRow& row, const AttentionProblem& p, const Devic
       return std::string("no ") + name_of(row.family) + " code for compute capability " + std::to_string(caps.major) +
              "." + std::to_string(caps.minor) + " in this build";
     case Lack::kDType:
-      return std::string("no ") + dtype_text(p.dtype);
+      return std::string("no ") + name_of(p.dtype);
     case Lack::kHeadDim:
       return "head_dim up to " + std::to_string(row.max_head_dim);
     case Lack::kPlain:

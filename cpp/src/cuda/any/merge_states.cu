@@ -3,24 +3,26 @@
 #include <string>
 
 #include "cuda/any/merge_states.cuh"
-#include "cuda/check.h"
+#include "cuda/launch.cuh"
+#include "cuda/rows_aligned.h"
 #include "dlattn/error.h"
 #include "element.h"
 
 namespace dlattn::cuda {
 namespace {
 
-constexpr int64_t kPieceBytes = 16;
+template <int kMaxStates>
+using Kernel = void (*)(MergeArgs<kMaxStates>);
 
 template <bool kVector, int kMaxStates>
-const void* instance(DType dtype) {
+Kernel<kMaxStates> instance(DType dtype) {
   switch (dtype) {
     case DType::kFloat16:
-      return reinterpret_cast<const void*>(&merge_states_any<__half, kVector, kMaxStates>);
+      return merge_states_any<__half, kVector, kMaxStates>;
     case DType::kBFloat16:
-      return reinterpret_cast<const void*>(&merge_states_any<__nv_bfloat16, kVector, kMaxStates>);
+      return merge_states_any<__nv_bfloat16, kVector, kMaxStates>;
     default:
-      return reinterpret_cast<const void*>(&merge_states_any<float, kVector, kMaxStates>);
+      return merge_states_any<float, kVector, kMaxStates>;
   }
 }
 
@@ -40,15 +42,13 @@ MergeShape shape_of(const MergeParams& p, bool vector) {
 }
 
 template <int kMaxStates>
-void launch(MergeArgs<kMaxStates>* args, const void* kernel, cudaStream_t stream) {
+void launch_rows(MergeArgs<kMaxStates>* args, Kernel<kMaxStates> kernel, cudaStream_t stream) {
   MergeShape& shape = args->shape;
   const int64_t rows_per_block = kMergeThreads >> shape.log2_lanes;
   constexpr int64_t kMaxBlocks = INT32_MAX;  // of a grid
   for (shape.first_row = 0; shape.first_row < shape.num_rows; shape.first_row += kMaxBlocks * rows_per_block) {
     const int64_t blocks = (shape.num_rows - shape.first_row + rows_per_block - 1) / rows_per_block;
-    const dim3 grid(static_cast<unsigned>(std::min(blocks, kMaxBlocks)));
-    void* arguments[] = {args};
-    check(cudaLaunchKernel(kernel, grid, dim3(kMergeThreads), arguments, 0, stream), "launch of merge_states_any");
+    launch(kernel, "launch of merge_states_any", grid_of(blocks), kMergeThreads, 0, stream, *args);
   }
 }
 
@@ -73,7 +73,7 @@ void check_many(const MergeParams& p) {
 
 void launch_many(const MergeParams& p, bool vector, cudaStream_t stream) {
   check_many(p);
-  const void* kernel = vector ? instance<true, kMaxMergeStates>(p.dtype) : instance<false, kMaxMergeStates>(p.dtype);
+  const auto kernel = vector ? instance<true, kMaxMergeStates>(p.dtype) : instance<false, kMaxMergeStates>(p.dtype);
   MergeArgs<kMaxMergeStates> args;
   args.shape = shape_of(p, vector);
   // The result so far is a state of the next launch. States that are the outputs come first: the first launch
@@ -90,44 +90,39 @@ void launch_many(const MergeParams& p, bool vector, cudaStream_t stream) {
     for (int64_t i = 0; i < p.num_states; ++i) {
       if (is_output(p.states[i], p) != outputs) continue;
       if (args.num_states == kMaxMergeStates) {
-        launch(&args, kernel, stream);
+        launch_rows(&args, kernel, stream);
         args.states[0] = merged;
         args.num_states = 1;
       }
       args.states[args.num_states++] = p.states[i];
     }
   }
-  launch(&args, kernel, stream);
+  launch_rows(&args, kernel, stream);
 }
 
 template <int kMaxStates>
-void launch_at_once(const MergeParams& p, const void* kernel, bool vector, cudaStream_t stream) {
+void launch_at_once(const MergeParams& p, Kernel<kMaxStates> kernel, bool vector, cudaStream_t stream) {
   MergeArgs<kMaxStates> args;
   args.shape = shape_of(p, vector);
   args.num_states = static_cast<int32_t>(p.num_states);
   std::copy(p.states, p.states + p.num_states, args.states);
-  launch(&args, kernel, stream);
-}
-
-// Every row starts at a multiple of 16 bytes.
-bool aligned(const MergeParams& p, const void* base, int64_t stride_batch, int64_t stride_seq, int64_t stride_head) {
-  const auto fits = [&](int64_t size, int64_t stride) {
-    return size <= 1 || stride % (kPieceBytes / size_of(p.dtype)) == 0;
-  };
-  return reinterpret_cast<uintptr_t>(base) % kPieceBytes == 0 && fits(p.batch_size, stride_batch) &&
-         fits(p.seqlen_q, stride_seq) && fits(p.num_heads, stride_head);
+  launch_rows(&args, kernel, stream);
 }
 
 }  // namespace
 
 const char* why_merge_scalar(const MergeParams& p) {
   if (p.head_dim_v * size_of(p.dtype) % kPieceBytes != 0) return "head_dim_v is not a multiple of 16 bytes";
-  if (!aligned(p, p.out, p.out_stride_batch, p.out_stride_seq, p.out_stride_head)) {
+  const auto aligned = [&](const void* out, int64_t stride_batch, int64_t stride_seq, int64_t stride_head) {
+    return rows_aligned(out, kPieceBytes, size_of(p.dtype),
+                        {{p.batch_size, stride_batch}, {p.seqlen_q, stride_seq}, {p.num_heads, stride_head}});
+  };
+  if (!aligned(p.out, p.out_stride_batch, p.out_stride_seq, p.out_stride_head)) {
     return "rows of out are not 16-byte aligned";
   }
   for (int64_t i = 0; i < p.num_states && p.states != nullptr; ++i) {
     const AttentionState& s = p.states[i];
-    if (!aligned(p, s.out, s.out_stride_batch, s.out_stride_seq, s.out_stride_head)) {
+    if (!aligned(s.out, s.out_stride_batch, s.out_stride_seq, s.out_stride_head)) {
       return "rows of a state's out are not 16-byte aligned";
     }
   }
@@ -140,11 +135,11 @@ void launch_merge(const MergeParams& p, cudaStream_t stream) {
   if (p.num_states > kMaxMergeStates) {
     launch_many(p, vector, stream);
   } else if (!vector) {
-    launch_at_once<kMaxMergeStates>(p, instance<false, kMaxMergeStates>(p.dtype), vector, stream);
+    launch_at_once(p, instance<false, kMaxMergeStates>(p.dtype), vector, stream);
   } else if (p.num_states > kFewMergeStates) {
-    launch_at_once<kMaxMergeStates>(p, instance<true, kMaxMergeStates>(p.dtype), vector, stream);
+    launch_at_once(p, instance<true, kMaxMergeStates>(p.dtype), vector, stream);
   } else {
-    launch_at_once<kFewMergeStates>(p, instance<true, kFewMergeStates>(p.dtype), vector, stream);
+    launch_at_once(p, instance<true, kFewMergeStates>(p.dtype), vector, stream);
   }
 }
 

@@ -45,28 +45,20 @@ struct Piece {
   static __device__ __forceinline__ void load(const T* at, float (&x)[kElements]) {
     if constexpr (!kVector) {
       x[0] = to_float(*at);
-    } else if constexpr (sizeof(T) == 4) {
-      const float4 all = *reinterpret_cast<const float4*>(at);
-      x[0] = all.x, x[1] = all.y, x[2] = all.z, x[3] = all.w;
     } else {
       const uint4 all = *reinterpret_cast<const uint4*>(at);
       const uint32_t words[4] = {all.x, all.y, all.z, all.w};
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const float2 two = unpack<T>(words[i]);
-        x[2 * i] = two.x, x[2 * i + 1] = two.y;
-      }
+      unpack<T>(words, x);
     }
   }
 
   static __device__ __forceinline__ void store(const float (&x)[kElements], T* at) {
     if constexpr (!kVector) {
       *at = from_float<T>(x[0]);
-    } else if constexpr (sizeof(T) == 4) {
-      *reinterpret_cast<float4*>(at) = make_float4(x[0], x[1], x[2], x[3]);
     } else {
-      *reinterpret_cast<uint4*>(at) =
-          make_uint4(pack<T>(x[0], x[1]), pack<T>(x[2], x[3]), pack<T>(x[4], x[5]), pack<T>(x[6], x[7]));
+      uint32_t words[4];
+      pack<T>(x, words);
+      *reinterpret_cast<uint4*>(at) = make_uint4(words[0], words[1], words[2], words[3]);
     }
   }
 };

@@ -17,7 +17,7 @@
 
 #include "cuda/any/rotary_args.h"
 #include "cuda/attn/convert.cuh"
-#include "cuda/attn/index.h"
+#include "element.h"
 
 namespace dlattn::cuda {
 namespace rotary_pieces {
@@ -55,29 +55,8 @@ struct VectorPiece {
     }
   }
 
-  __device__ __forceinline__ void to_floats(float (&x)[2 * kPairs]) const {
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      if constexpr (sizeof(T) == 4) {
-        x[i] = __uint_as_float(words[i]);
-      } else {
-        const float2 two = unpack<T>(words[i]);
-        x[2 * i] = two.x, x[2 * i + 1] = two.y;
-      }
-    }
-  }
-
-  __device__ __forceinline__ void from_floats(const float (&x)[2 * kPairs]) {
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      if constexpr (sizeof(T) == 4) {
-        words[i] = __float_as_uint(x[i]);
-      } else {
-        words[i] = pack<T>(x[2 * i], x[2 * i + 1]);
-      }
-    }
-  }
-
+  __device__ __forceinline__ void to_floats(float (&x)[2 * kPairs]) const { unpack<T>(words, x); }
+  __device__ __forceinline__ void from_floats(const float (&x)[2 * kPairs]) { pack<T>(x, words); }
   __device__ __forceinline__ void set_nan() {
     constexpr uint32_t kWord = sizeof(T) == 4 ? kNaN : 0x7fff7fffu;
 #pragma unroll
@@ -201,8 +180,7 @@ __device__ __forceinline__ void move_piece(const RotaryArgs& args, const HeadRow
   int64_t table_row = seq;
   bool known = true;  // the position is in the table
   if (kRotates && args.positions.data != nullptr) {
-    table_row =
-        index_value(args.positions, block.batch * args.positions_stride_batch + seq * args.positions_stride_seq);
+    table_row = index_at(args.positions, block.batch * args.positions_stride_batch + seq * args.positions_stride_seq);
     known = static_cast<uint64_t>(table_row) < static_cast<uint64_t>(args.max_position);
   }
   Angles<Piece::kPairs> angles;
@@ -213,8 +191,8 @@ __device__ __forceinline__ void move_piece(const RotaryArgs& args, const HeadRow
   }
   int64_t slot = -1;
   if (kCaches && rows.cache != nullptr) {
-    slot = index_value(args.slot_mapping,
-                       block.batch * args.slot_mapping_stride_batch + seq * args.slot_mapping_stride_seq);
+    slot =
+        index_at(args.slot_mapping, block.batch * args.slot_mapping_stride_batch + seq * args.slot_mapping_stride_seq);
   }
 
   if (rotated) {

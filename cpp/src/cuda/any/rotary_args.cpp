@@ -4,13 +4,12 @@
 #include <string>
 #include <utility>
 
+#include "cuda/rows_aligned.h"
 #include "dlattn/error.h"
 #include "element.h"
 
 namespace dlattn::cuda {
 namespace {
-
-constexpr int64_t kPieceBytes = 16;
 
 // A stride of an axis of size 1 may be any number.
 int64_t to_bytes(int64_t elements, DType dtype) {
@@ -87,25 +86,15 @@ void set_cached(RotaryArgs* args, const AppendKVParams& p) {
   args->page_size = FastDiv(p.page_size);
 }
 
-struct Axis {
-  int64_t size, stride;  // bytes
-};
-
-// Every row starts at a multiple of `bytes`.
-bool aligned(const void* base, int64_t bytes, std::initializer_list<Axis> axes) {
-  if (reinterpret_cast<uintptr_t>(base) % static_cast<uintptr_t>(bytes) != 0) return false;
-  return std::all_of(axes.begin(), axes.end(),
-                     [&](const Axis& axis) { return axis.size <= 1 || axis.stride % bytes == 0; });
-}
-
-bool rows_aligned(const HeadRows& r, const RotaryArgs& args, int64_t num_pages) {
+// Strides are bytes here.
+bool all_aligned(const HeadRows& r, const RotaryArgs& args, int64_t num_pages) {
   const int64_t batch = args.batch_size, seq = args.seqlen, head = r.num_heads, page = args.page_size.divisor;
-  return aligned(r.src, kPieceBytes,
-                 {{batch, r.src_stride_batch}, {seq, r.src_stride_seq}, {head, r.src_stride_head}}) &&
-         aligned(r.dst, kPieceBytes,
-                 {{batch, r.dst_stride_batch}, {seq, r.dst_stride_seq}, {head, r.dst_stride_head}}) &&
-         aligned(r.cache, kPieceBytes,
-                 {{num_pages, r.cache_stride_page}, {page, r.cache_stride_seq}, {head, r.cache_stride_head}});
+  return rows_aligned(r.src, kPieceBytes, 1,
+                      {{batch, r.src_stride_batch}, {seq, r.src_stride_seq}, {head, r.src_stride_head}}) &&
+         rows_aligned(r.dst, kPieceBytes, 1,
+                      {{batch, r.dst_stride_batch}, {seq, r.dst_stride_seq}, {head, r.dst_stride_head}}) &&
+         rows_aligned(r.cache, kPieceBytes, 1,
+                      {{num_pages, r.cache_stride_page}, {page, r.cache_stride_seq}, {head, r.cache_stride_head}});
 }
 
 // Why rows cannot be read and written in pieces of 16 bytes; null: they can.
@@ -123,15 +112,14 @@ const char* why_scalar(const RotaryArgs& args, DType dtype, int64_t num_pages, i
     rotates = rotates || r.rotary_dim > 0;
     const int64_t row = to_bytes(r.dim, dtype), rotary = to_bytes(r.rotary_dim, dtype);
     if (row % kPieceBytes != 0 || rotary % kPieceBytes != 0) return kWhyDim[i];
-    if (!rows_aligned(r, args, num_pages)) return kWhyRows[i];
+    if (!all_aligned(r, args, num_pages)) return kWhyRows[i];
   }
   if (!rotates) return nullptr;
   const int64_t bytes = kPieceBytes / 2 / size_of(dtype) * size_of(args.table_dtype);
-  const Axis axes[] = {{args.batch_size, args.cos_stride_batch},
-                       {table_rows, args.cos_stride_seq},
-                       {args.batch_size, args.sin_stride_batch},
-                       {table_rows, args.sin_stride_seq}};
-  if (!aligned(args.cos, bytes, {axes[0], axes[1]}) || !aligned(args.sin, bytes, {axes[2], axes[3]})) {
+  if (!rows_aligned(args.cos, bytes, 1,
+                    {{args.batch_size, args.cos_stride_batch}, {table_rows, args.cos_stride_seq}}) ||
+      !rows_aligned(args.sin, bytes, 1,
+                    {{args.batch_size, args.sin_stride_batch}, {table_rows, args.sin_stride_seq}})) {
     return "rows of cos or sin are not aligned";
   }
   return nullptr;

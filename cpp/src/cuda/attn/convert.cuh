@@ -78,4 +78,30 @@ __device__ __forceinline__ uint32_t pack(float low, float high) {
   return word;
 }
 
+// The 4 or 8 elements of 16 bytes.
+template <typename T>
+__device__ __forceinline__ void unpack(const uint32_t (&words)[4], float* x) {
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    if constexpr (sizeof(T) == 4) {
+      x[i] = __uint_as_float(words[i]);
+    } else {
+      const float2 two = unpack<T>(words[i]);
+      x[2 * i] = two.x, x[2 * i + 1] = two.y;
+    }
+  }
+}
+
+template <typename T>
+__device__ __forceinline__ void pack(const float* x, uint32_t (&words)[4]) {
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    if constexpr (sizeof(T) == 4) {
+      words[i] = __float_as_uint(x[i]);
+    } else {
+      words[i] = pack<T>(x[2 * i], x[2 * i + 1]);
+    }
+  }
+}
+
 }  // namespace dlattn::cuda

@@ -6,7 +6,7 @@
 
 #include <cstdint>
 
-#include "cuda/attn/host_device.h"
+#include "host_device.h"
 
 namespace dlattn::cuda {
 

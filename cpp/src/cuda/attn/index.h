@@ -3,19 +3,13 @@
 
 #include <cstdint>
 
-#include "cuda/attn/host_device.h"
-#include "dlattn/params.h"
+#include "element.h"
 
 namespace dlattn::cuda {
 
-DLATTN_HOST_DEVICE int64_t index_value(const IndexArray& array, int64_t i) {
-  return array.dtype == DType::kInt32 ? static_cast<const int32_t*>(array.data)[i]
-                                      : static_cast<const int64_t*>(array.data)[i];
-}
-
 // Brought into low..high, so that a wrong one leads to a wrong result but never to a wild access.
 DLATTN_HOST_DEVICE int64_t bounded_index(const IndexArray& array, int64_t i, int64_t low, int64_t high) {
-  const int64_t value = index_value(array, i);
+  const int64_t value = index_at(array, i);
   return value < low ? low : value > high ? high : value;
 }
 

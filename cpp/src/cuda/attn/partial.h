@@ -4,8 +4,8 @@
 
 #include <cstdint>
 
-#include "cuda/attn/host_device.h"
 #include "cuda/attn/split_plan.h"
+#include "host_device.h"
 
 namespace dlattn::cuda {
 

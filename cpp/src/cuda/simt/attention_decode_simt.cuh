@@ -47,17 +47,7 @@ struct Fragment {
 #pragma unroll
     for (int c = 0; c < kChunks; ++c) {
       const uint32_t w[4] = {words[c].x, words[c].y, words[c].z, words[c].w};
-      if constexpr (sizeof(T) == 4) {
-#pragma unroll
-        for (int i = 0; i < 4; ++i) x[kVec * c + i] = __uint_as_float(w[i]);
-      } else {
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          const float2 pair = unpack<T>(w[i]);
-          x[kVec * c + 2 * i] = pair.x;
-          x[kVec * c + 2 * i + 1] = pair.y;
-        }
-      }
+      unpack<T>(w, x + kVec * c);
     }
   }
 };
