@@ -112,6 +112,25 @@ inline std::vector<AttentionCase> many_queries_cases() {
   return cases;
 }
 
+// One row, key or column less and more than what the kernels' tiles and their parts hold.
+const int64_t kEdgeRows[] = {15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 128, 129};
+const int64_t kEdgeKeys[] = {31, 32, 33, 63, 64, 65, 127, 128, 129};
+
+inline std::vector<AttentionCase> edge_cases() {
+  std::vector<AttentionCase> cases;
+  const int64_t dims[] = {31, 32, 36, 63, 65, 72, 127, 128, 129, 136, 200, 255, 256};
+  for (DType dtype : kFloatTypes) {
+    for (size_t n = 0; n < 3 * 12 * 13; n += 5) {  // in step with no list
+      AttentionCase c;
+      c.dtype = dtype, c.batch_size = 1, c.num_heads = c.num_kv_heads = 1, c.is_causal = n % 2 == 0;
+      c.seqlen_q = kEdgeRows[n % 12], c.seqlen_k = kEdgeKeys[n % 9];
+      c.head_dim = dims[n % 13], c.head_dim_v = dims[n / 13 % 13];
+      cases.push_back(c);
+    }
+  }
+  return cases;
+}
+
 // More sequences and heads than an axis of a grid may have.
 inline std::vector<AttentionCase> many_items_cases() {
   std::vector<AttentionCase> cases;

@@ -29,6 +29,7 @@ INSTANTIATE_TEST_SUITE_P(Unaligned, AttentionCudaTest, ::testing::ValuesIn(unali
 INSTANTIATE_TEST_SUITE_P(Groups, AttentionCudaTest, ::testing::ValuesIn(group_cases()));
 INSTANTIATE_TEST_SUITE_P(ManyKeys, AttentionCudaTest, ::testing::ValuesIn(many_keys_cases()));
 INSTANTIATE_TEST_SUITE_P(ManyQueries, AttentionCudaTest, ::testing::ValuesIn(many_queries_cases()));
+INSTANTIATE_TEST_SUITE_P(Edges, AttentionCudaTest, ::testing::ValuesIn(edge_cases()));
 INSTANTIATE_TEST_SUITE_P(ManyItems, AttentionCudaTest, ::testing::ValuesIn(many_items_cases()));
 
 // One test a row, so that the rows which this device lacks are counted.

@@ -1,4 +1,9 @@
 // How the public functions behave on a device: streams, graphs, workspaces, wrong lengths, several callers.
+#include <cuda.h>
+#include <dlfcn.h>
+
+#include <cstdlib>
+#include <stdexcept>
 #include <string>
 #include <thread>
 
@@ -343,6 +348,42 @@ TEST_F(CallsCudaTest, OrderOfStreams) {
     EXPECT_EQ(last[0], 10 * round + 20);
     cuda_order_streams(0, later, stream());
   }
+}
+
+bool has_context(int device) {
+  void* function = dlsym(dlopen("libcuda.so.1", RTLD_LAZY), "cuDevicePrimaryCtxGetState");
+  if (function == nullptr) throw std::runtime_error("no cuDevicePrimaryCtxGetState");
+  unsigned flags = 0;
+  int active = -1;
+  check(static_cast<cudaError_t>(
+            reinterpret_cast<decltype(&cuDevicePrimaryCtxGetState)>(function)(device, &flags, &active)),
+        "cuDevicePrimaryCtxGetState");
+  return active != 0;
+}
+
+// In a process of its own, for a context stays once it is there.
+TEST(DeviceGuardDeathTest, MakesNoContextOnTheCurrentDevice) {
+  if (cuda::device_count() < 2) GTEST_SKIP() << "there is no second CUDA device";
+  testing::FLAGS_gtest_death_test_style = "threadsafe";
+  const auto calls = [] {
+    void* memory = nullptr;
+    for (int round = 0; round < 2; ++round) {
+      const cuda::DeviceGuard other(1);
+      check(cudaMalloc(&memory, 64), "cudaMalloc");
+      const cuda::DeviceGuard same(1);
+    }
+    int current = -1;
+    check(cudaGetDevice(&current), "cudaGetDevice");
+    if (current != 0) std::exit(2);
+    if (has_context(0)) std::exit(3);
+    if (!has_context(1)) std::exit(4);
+    if (cuda_device_of(memory) != 1) std::exit(5);
+    cuda_order_streams(1, nullptr, nullptr);
+    if (has_context(0)) std::exit(6);
+    check(cudaMalloc(&memory, 64), "cudaMalloc");
+    std::exit(cuda_device_of(memory) == 0 ? 0 : 7);
+  };
+  EXPECT_EXIT(calls(), testing::ExitedWithCode(0), "");
 }
 
 }  // namespace

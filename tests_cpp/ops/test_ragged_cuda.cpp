@@ -1,4 +1,5 @@
 // Ragged and paged attention on every kernel of the CUDA backend against the CPU backend.
+#include "ops/cuda_attention_cases.h"
 #include "ops/kernel_rows.h"
 #include "ops/paged_problem.h"
 #include "ops/small_cases.h"
@@ -69,6 +70,26 @@ std::vector<VarlenCase> many_keys_varlen_cases() {
   return cases;
 }
 
+// Sequences of all lengths at the edges of tiles.
+std::vector<int64_t> edge_rows() { return {std::begin(kEdgeRows), std::end(kEdgeRows)}; }
+std::vector<int64_t> edge_keys() {
+  std::vector<int64_t> keys;
+  for (size_t n = 0; n < std::size(kEdgeRows); ++n) keys.push_back(kEdgeKeys[5 * n % std::size(kEdgeKeys)]);
+  return keys;
+}
+const HeadSizes kEdgeHeads[] = {{2, 2, 65, 72}, {2, 2, 128, 128}, {1, 1, 200, 129}, {1, 1, 256, 256}, {3, 3, 36, 63}};
+
+std::vector<VarlenCase> edge_varlen_cases() {
+  std::vector<VarlenCase> cases;
+  for (DType dtype : kDTypes) {
+    for (const HeadSizes& heads : kEdgeHeads) {
+      cases.push_back({dtype, edge_rows(), edge_keys(), {}, DType::kInt32, Storage::kContiguous, heads});
+    }
+  }
+  return cases;
+}
+
+INSTANTIATE_TEST_SUITE_P(Edges, VarlenCudaTest, ::testing::ValuesIn(edge_varlen_cases()));
 INSTANTIATE_TEST_SUITE_P(Small, VarlenCudaTest, ::testing::ValuesIn(small_varlen_cases()));
 INSTANTIATE_TEST_SUITE_P(Ragged, VarlenCudaTest, ::testing::ValuesIn(varlen_cases()));
 INSTANTIATE_TEST_SUITE_P(Wide, VarlenCudaTest, ::testing::ValuesIn(wide_varlen_cases()));
@@ -115,6 +136,20 @@ std::vector<PagedCase> many_keys_paged_cases() {
   return cases;
 }
 
+std::vector<PagedCase> edge_paged_cases() {
+  std::vector<PagedCase> cases;
+  for (DType dtype : kDTypes) {
+    for (const HeadSizes& heads : kEdgeHeads) {
+      const int64_t page_size = cases.size() % 2 == 0 ? 16 : 33;
+      PagedCase c{dtype, page_size, edge_rows(), edge_keys(), true};
+      c.heads = heads;
+      cases.push_back(c);
+    }
+  }
+  return cases;
+}
+
+INSTANTIATE_TEST_SUITE_P(Edges, PagedCudaTest, ::testing::ValuesIn(edge_paged_cases()));
 INSTANTIATE_TEST_SUITE_P(Small, PagedCudaTest, ::testing::ValuesIn(small_paged_cases()));
 INSTANTIATE_TEST_SUITE_P(Pages, PagedCudaTest, ::testing::ValuesIn(paged_cases()));
 INSTANTIATE_TEST_SUITE_P(Wide, PagedCudaTest, ::testing::ValuesIn(wide_paged_cases()));

@@ -169,6 +169,23 @@ TEST(SelectTest, OneRowIsDecodedByItsOwnKernel) {
   EXPECT_EQ(name(128, DType::kBFloat16), "attention_decode_simt_bf16_hd128_rows4");
 }
 
+// A large tile is no good where an SM holds fewer of its thread blocks than it was measured with.
+TEST(SelectTest, TheTileFitsTheSharedMemory) {
+  const auto name = [](int64_t head_dim, int shared_bytes) {
+    const AttentionParams p = dense(DType::kFloat32, 1, 4096, 4096, 16, 16, head_dim, head_dim);
+    const DeviceCaps caps = caps_of(90, 132, shared_bytes);
+    const int row = select_row(kernel_table(), make_problem(p), caps, Family::kSimt);
+    return row < 0 ? std::string("none") : std::string(kernel_table()[static_cast<size_t>(row)].name);
+  };
+  if (!family_runs_on(Family::kSimt, caps_of(90))) GTEST_SKIP() << "this build has no code for compute capability 9.0";
+  for (const int64_t head_dim : {64, 128, 256}) {
+    const std::string large = "attention_prefill_simt_f32_hd" + std::to_string(head_dim);
+    EXPECT_EQ(name(head_dim, 227 * 1024), large);             // an H100's shared memory
+    EXPECT_EQ(name(head_dim, 163 * 1024), large + "_small");  // an A100's: one block of two, or none
+    EXPECT_EQ(name(head_dim, 64 * 1024), large + "_small");   // the least
+  }
+}
+
 TEST(SelectTest, TheSameCallGetsTheSameRowWithAndWithoutMemory) {
   AttentionParams p = dense(DType::kBFloat16, 2, 1, 900, 8, 2, 128, 128);
   const DeviceCaps caps = devices_of_this_build()[0];

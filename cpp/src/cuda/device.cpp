@@ -1,5 +1,7 @@
 #include "cuda/device.h"
 
+#include <cuda.h>
+
 #include <atomic>
 #include <mutex>
 
@@ -84,16 +86,51 @@ void order(int device, Stream earlier, Stream later) {
   check(error, "ordering two streams");
 }
 
+namespace {
+
+// The driver's functions, asked of the runtime: libcuda is not linked.
+template <typename F>
+F driver_function(const char* name) {
+  void* function = nullptr;
+#if CUDART_VERSION >= 12050
+  check(cudaGetDriverEntryPointByVersion(name, &function, 12000, cudaEnableDefault), name);
+#else
+  check(cudaGetDriverEntryPoint(name, &function, cudaEnableDefault), name);
+#endif
+  return reinterpret_cast<F>(function);
+}
+
+struct ContextStack {
+  decltype(&cuDevicePrimaryCtxRetain) retain = driver_function<decltype(retain)>("cuDevicePrimaryCtxRetain");
+  decltype(&cuDevicePrimaryCtxRelease) release = driver_function<decltype(release)>("cuDevicePrimaryCtxRelease");
+  decltype(&cuCtxPushCurrent) push = driver_function<decltype(push)>("cuCtxPushCurrent");
+  decltype(&cuCtxPopCurrent) pop = driver_function<decltype(pop)>("cuCtxPopCurrent");
+};
+
+const ContextStack& context_stack() {
+  static const ContextStack stack;
+  return stack;
+}
+
+}  // namespace
+
 DeviceGuard::DeviceGuard(int device) {
   int current = -1;
   check(cudaGetDevice(&current), "cudaGetDevice");
   if (current == device) return;
-  check(cudaSetDevice(device), "cudaSetDevice");
-  previous_ = current;
+  const ContextStack& stack = context_stack();
+  check(cudaInitDevice(device, 0, 0), "cudaInitDevice");  // the runtime keeps the context from now on
+  CUcontext context = nullptr;
+  check(static_cast<cudaError_t>(stack.retain(&context, device)), "cuDevicePrimaryCtxRetain");
+  const CUresult error = stack.push(context);
+  stack.release(device);
+  check(static_cast<cudaError_t>(error), "cuCtxPushCurrent");
+  pushed_ = true;
 }
 
 DeviceGuard::~DeviceGuard() {
-  if (previous_ >= 0 && cudaSetDevice(previous_) != cudaSuccess) cudaGetLastError();  // leave no error behind
+  CUcontext context = nullptr;
+  if (pushed_) context_stack().pop(&context);
 }
 
 }  // namespace dlattn::cuda

@@ -16,7 +16,8 @@ const DeviceCaps& device_caps(int device);
 
 std::vector<std::string> device_names();  // "0: NVIDIA H200 (sm_90)"
 
-// Makes a device current while it lives.
+// Makes a device current while it lives. Not by cudaSetDevice, which on the way back would make a context on a device that
+// had none (hundreds of megabytes of its memory).
 class DeviceGuard {
  public:
   explicit DeviceGuard(int device);
@@ -25,7 +26,7 @@ class DeviceGuard {
   ~DeviceGuard();
 
  private:
-  int previous_ = -1;  // -1: nothing to restore
+  bool pushed_ = false;
 };
 
 }  // namespace dlattn::cuda

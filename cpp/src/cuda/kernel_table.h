@@ -30,7 +30,6 @@ struct KernelRow {
   Family family;
   Phase phase;
   bool float32, float16, bfloat16;  // dtypes
-  bool plain;                       // needs 16-byte aligned rows, no page table, no softcap, ALiBi or mask
   int max_head_dim;                 // head_dim and head_dim_v up to this
   int tile_rows;                    // rows of a kv head that a thread block serves
   int shared_bytes;                 // dynamic, per thread block

@@ -40,10 +40,6 @@ double mean_keys(const AttentionProblem& p) {
   return keys;
 }
 
-bool is_plain(const AttentionProblem& p) {
-  return p.q_aligned && p.k_aligned && p.v_aligned && p.out_aligned && !p.paged && !p.has_score_options();
-}
-
 }  // namespace
 
 const char* name_of(Family family) {
@@ -103,12 +99,11 @@ std::optional<Family> forced_family() {
 namespace {
 
 // What a row lacks for a call, in the order in which it is asked.
-enum class Lack { kNothing, kCode, kDType, kHeadDim, kPlain, kSharedMemory };
+enum class Lack { kNothing, kCode, kDType, kHeadDim, kSharedMemory };
 
 Lack lack_of(const KernelRow& row, const AttentionProblem& p, const DeviceCaps& caps) {
   if (!row.takes(p.dtype)) return Lack::kDType;
   if (std::max(p.head_dim, p.head_dim_v) > row.max_head_dim) return Lack::kHeadDim;
-  if (row.plain && !is_plain(p)) return Lack::kPlain;
   if (row.shared_bytes > caps.max_shared_bytes) return Lack::kSharedMemory;
   return family_runs_on(row.family, caps) ? Lack::kNothing : Lack::kCode;
 }
@@ -124,8 +119,6 @@ std::string why_not(const KernelRow& row, const AttentionProblem& p, const Devic
       return std::string("no ") + name_of(p.dtype);
     case Lack::kHeadDim:
       return "head_dim up to " + std::to_string(row.max_head_dim);
-    case Lack::kPlain:
-      return "rows of 16 bytes, no page table, no softcap, ALiBi or mask";
     case Lack::kSharedMemory:
       return "needs " + std::to_string(row.shared_bytes) + " bytes of shared memory, the device has " +
              std::to_string(caps.max_shared_bytes);
@@ -134,6 +127,16 @@ std::string why_not(const KernelRow& row, const AttentionProblem& p, const Devic
   }
   return "";
 }
+
+namespace {
+
+// Of the thread blocks for which a row was measured, those that an SM's shared memory holds: it keeps 1 KiB for each.
+double resident_fraction(const KernelRow& row, const DeviceCaps& caps) {
+  const int blocks = (caps.max_shared_bytes + 1024) / (row.shared_bytes + 1024);
+  return static_cast<double>(std::min(blocks, row.blocks_per_sm)) / row.blocks_per_sm;
+}
+
+}  // namespace
 
 double estimate_us(const KernelRow& row, const AttentionProblem& p, const DeviceCaps& caps) {
   constexpr double kFmaPerUs = 128 * 1900.0;      // of an SM
@@ -145,7 +148,7 @@ double estimate_us(const KernelRow& row, const AttentionProblem& p, const Device
   const double sms = caps.num_sms;
   if (row.phase == Phase::kPrefill) {
     const double fma = row.tile_rows * keys * (p.head_dim + row.max_head_dim);
-    return 4.0 + std::ceil(items / sms) * fma / (kFmaPerUs * row.fma_rate);
+    return 4.0 + std::ceil(items / sms) * fma / (kFmaPerUs * row.fma_rate * resident_fraction(row, caps));
   }
   // The keys are split until all SMs have work.
   const double fma = items * std::min<double>(rows, row.tile_rows) * keys * 2 * row.max_head_dim;

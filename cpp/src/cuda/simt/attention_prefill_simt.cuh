@@ -1,13 +1,15 @@
-// attention_prefill_simt -- forward attention without tensor cores, in float32: any GPU, dtype, head_dim <= 256, stride, option.
+// attention_prefill_simt -- forward attention without tensor cores, in float32: any GPU, dtype, head_dim <= 256, stride, option
 //   computes  out = softmax(scale q k^T + mask) v;  lse = natural log of the row sum (optional)
 //   work      one (row tile, kv head) item; the rows of all heads that share the kv head share the tile; causal: the longest
 //             tiles of all heads first (find_work)
-//   tile      kTileQ rows x kTileKV keys; a thread holds rows/8 x keys/16 scores and rows/8 x head_dim/16 results
-//   roles     128 threads as 8 x 16; a row belongs to the 16 lanes of half a warp, so its softmax needs shuffles only
-//   smem      q, k, v, probabilities as float32 (config_simt.h: 40..113 KiB); in odd rows of q and p 64-byte halves change
-//             places, rows of k are padded by 16 bytes: no bank conflicts
-//   sync      v of this tile is copied while scores are computed, k of the next one while values are summed (cp.async from
-//             sm_80 on, if float32 and aligned); two block barriers a tile
+//   tile      kTileQ rows x kTileKV keys; a thread holds rows/kThreadsY x keys/16 scores and rows/kThreadsY x head_dim/16 results
+//   roles     kThreadsY x 16 threads; a row belongs to the 16 lanes of equal parity in a warp, so its softmax needs shuffles only.
+//             Where there are 256 threads, one half copies k, the other v: one warp of a scheduler computes meanwhile
+//   smem      as float32: q, scaled and transposed; probabilities; two parts of k or v. A part is kPartColumns columns of a tile
+//             of k or kPartKeys rows of v. The 16-byte chunks of a row of k are permuted, and 64-byte halves of p change
+//             places in every other group of rows: no bank conflicts. Then the offsets of paged rows (config_simt.h)
+//   sync      while a part is used the next one is copied over the one before (cp.async from sm_80 on, if float32 and aligned);
+//             one block barrier a part
 //   assumes   nothing of alignment: 16-byte copies where rows allow, else element by element
 //   elsewhere few rows: attention_decode_simt.cuh
 //   checked   tests_cpp/ops/test_attention_cuda.cpp, test_ragged_cuda.cpp; speed: docs/kernels/simt.md
@@ -23,103 +25,117 @@
 namespace dlattn::cuda {
 namespace prefill_simt {
 
-// Where the rows of a tile of keys lie, in elements from the tensor's base.
-template <bool kPlain>
-struct KeyRows {
-  const float* addresses;  // paged: each row's is an int64 in the padding behind the row; null: first + row * stride
-  int64_t first, stride;
-  int row_floats;
-
-  __device__ __forceinline__ bool evenly_spaced() const { return kPlain || addresses == nullptr; }
-  __device__ __forceinline__ int64_t operator()(int row) const {
-    if (evenly_spaced()) return first + row * stride;
-    return *reinterpret_cast<const int64_t*>(addresses + row * row_floats);
-  }
-};
-
-// Where the rows of a tile of queries lie.
-template <typename Offset>
-struct QueryRows {
-  static constexpr int64_t stride = 0;
-  Offset offset;
-
-  __device__ __forceinline__ bool evenly_spaced() const { return false; }
-  __device__ __forceinline__ int64_t operator()(int row) const { return offset(row); }
-};
-
-// Copies rows of a tensor into shared memory as float32, kStride floats apart. offset(row): elements from base. Rows at and
-// past `count` become zero.
-// kFlip: the two 64-byte halves of 128 bytes change places in odd rows, so that a warp can read two rows at a time.
-template <class Config, int kRows, int kStride, bool kFlip, typename RowOffset>
-__device__ __forceinline__ void copy_tile(const void* base, DType dtype, bool aligned, int dim, int count,
-                                          const RowOffset& offset, float* smem) {
-  constexpr int kChunks = Config::kHeadDim / 4, kStep = Config::kThreads / kChunks;
-  const int chunk = static_cast<int>(threadIdx.x) % kChunks, first = static_cast<int>(threadIdx.x) / kChunks;
-  const int column = 4 * chunk;
-  if (column >= dim) return;
-  const auto place = [&](int row) {
-    return reinterpret_cast<float4*>(smem + row * kStride + (kFlip ? column ^ ((row & 1) * 16) : column));
-  };
-  if (count < kRows) {
-#pragma unroll 1
-    for (int row = first; row < kRows; row += kStep) {
-      if (row >= count) *place(row) = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-    }
-  }
-  if (Config::kPlain || (aligned && dtype == DType::kFloat32)) {
-    const float* from = static_cast<const float*>(base) + column;
-    if (offset.evenly_spaced()) {
-      from += offset(first);
-      const int64_t step = kStep * offset.stride;
+// Four elements as float32; only the first `count` exist, the others become zero.
+__device__ __forceinline__ float4 load4(const void* base, DType dtype, int64_t at, int count) {
+  float x[4];
 #pragma unroll
-      for (int i = 0; i < kRows / kStep; ++i, from += step) {
-        if (first + i * kStep < count) __pipeline_memcpy_async(place(first + i * kStep), from, 16);
+  for (int i = 0; i < 4; ++i) x[i] = i < count ? load_float(base, dtype, at + i) : 0.0f;
+  return make_float4(x[0], x[1], x[2], x[3]);
+}
+__device__ __forceinline__ float4 convert4(uint2 words, bool half) {
+  const float2 low = half ? unpack<__half>(words.x) : unpack<__nv_bfloat16>(words.x);
+  const float2 high = half ? unpack<__half>(words.y) : unpack<__nv_bfloat16>(words.y);
+  return make_float4(low.x, low.y, high.x, high.y);
+}
+
+// In a part of k, chunk c of a row (four columns) lies where chunk c ^ flip_of(row) would, so that the same column of 8 rows is
+// in 8 groups of 4 banks.
+__device__ __forceinline__ int flip_of(int row) { return row % 8; }
+
+// How kCopyThreads threads copy kRows rows of kColumns: which chunk of which rows each moves.
+template <class Config, int kRows, int kColumns, bool kFlip>
+struct PartCopy {
+  static constexpr int kChunks = kColumns / 4, kStep = Config::kCopyThreads / kChunks, kCopies = kRows / kStep;
+  static_assert(kCopies * kStep == kRows && (!kFlip || kStep % 8 == 0),
+                "whole steps, one flip for all rows of a thread");
+
+  const int row, column;  // the first
+  const int place;        // in the part
+
+  __device__ __forceinline__ PartCopy()
+      : row(static_cast<int>(threadIdx.x) % Config::kCopyThreads / kChunks),
+        column(static_cast<int>(threadIdx.x) % kChunks * 4),
+        place(row * kColumns + (kFlip ? column ^ 4 * flip_of(row) : column)) {}
+
+  // Rows at and past `count` become zero; columns at and past `dim` are left alone.
+  // first: where the thread's first chunk lies, in elements from base. offsets: of each row of a paged cache, to be added to
+  // it; null: rows are `stride` apart.
+  __device__ __forceinline__ void copy(const void* base, DType dtype, bool aligned, int dim, int count, int64_t first,
+                                       const int64_t* offsets, int64_t stride, float* smem) const {
+    if (column >= dim) return;
+    const int64_t step = kStep * stride;
+    const auto to = [&](int i) { return reinterpret_cast<float4*>(smem + place + i * kStep * kColumns); };
+    const auto is_row = [&](int i) { return row + i * kStep < count; };
+    const auto from = [&](int i) { return first + (offsets == nullptr ? i * step : offsets[row + i * kStep]); };
+    if (aligned && Config::kFloat32) {
+      const float* data = static_cast<const float*>(base);
+      if (offsets == nullptr && count >= kRows) {
+        data += first;
+#pragma unroll
+        for (int i = 0; i < kCopies; ++i, data += step) __pipeline_memcpy_async(to(i), data, 16);
+        return;
+      }
+#pragma unroll 2
+      for (int i = 0; i < kCopies; ++i) {
+        if (is_row(i)) {
+          __pipeline_memcpy_async(to(i), data + from(i), 16);
+        } else {
+          *to(i) = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+        }
+      }
+    } else if (aligned) {
+      constexpr int kBatch = kCopies < 4 ? kCopies : 4;  // loads at a time
+#pragma unroll 1
+      for (int i = 0; i < kCopies; i += kBatch) {
+        uint2 words[kBatch];
+#pragma unroll
+        for (int n = 0; n < kBatch; ++n) {
+          words[n] = make_uint2(0, 0);
+          const auto* data = static_cast<const uint16_t*>(base);
+          if (is_row(i + n)) words[n] = *reinterpret_cast<const uint2*>(data + from(i + n));
+        }
+#pragma unroll
+        for (int n = 0; n < kBatch; ++n) *to(i + n) = convert4(words[n], dtype == DType::kFloat16);
       }
     } else {
-#pragma unroll 2
-      for (int row = first; row < count; row += kStep) __pipeline_memcpy_async(place(row), from + offset(row), 16);
-    }
-  } else if (aligned) {
-    const uint16_t* from = static_cast<const uint16_t*>(base) + column;
-    const bool half = dtype == DType::kFloat16;
-#pragma unroll 4
-    for (int row = first; row < count; row += kStep) {
-      const uint2 words = *reinterpret_cast<const uint2*>(from + offset(row));
-      const float2 low = half ? unpack<__half>(words.x) : unpack<__nv_bfloat16>(words.x);
-      const float2 high = half ? unpack<__half>(words.y) : unpack<__nv_bfloat16>(words.y);
-      *place(row) = make_float4(low.x, low.y, high.x, high.y);
-    }
-  } else {
 #pragma unroll 1
-    for (int row = first; row < count; row += kStep) {
-      const int64_t at = offset(row) + column;
-      float x[4];
+      for (int i = 0; i < kCopies; ++i) {
+        float4 x = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+        if (is_row(i)) x = load4(base, dtype, from(i), dim - column);
+        *to(i) = x;
+      }
+    }
+  }
+};
+
+// 2, 4 or 8 neighbours.
+template <int kCount>
+__device__ __forceinline__ void read_row(const float* smem, float (&x)[kCount]) {
+  if constexpr (kCount == 2) {
+    const float2 words = *reinterpret_cast<const float2*>(smem);
+    x[0] = words.x;
+    x[1] = words.y;
+  } else {
 #pragma unroll
-      for (int i = 0; i < 4; ++i) x[i] = column + i < dim ? load_float(base, dtype, at + i) : 0.0f;
-      *place(row) = make_float4(x[0], x[1], x[2], x[3]);
+    for (int i = 0; i < kCount; i += 4) {
+      const float4 words = *reinterpret_cast<const float4*>(smem + i);
+      x[i] = words.x;
+      x[i + 1] = words.y;
+      x[i + 2] = words.z;
+      x[i + 3] = words.w;
     }
   }
 }
 
-__device__ __forceinline__ void read4(const float* smem, float (&x)[4]) {
-  const float4 words = *reinterpret_cast<const float4*>(smem);
-  x[0] = words.x;
-  x[1] = words.y;
-  x[2] = words.z;
-  x[3] = words.w;
-}
-
-template <int kWidth>
-__device__ __forceinline__ float max_across(float x) {
+// Over the 16 lanes of a row, which are every other one.
+__device__ __forceinline__ float max_of_row(float x) {
 #pragma unroll
-  for (int lanes = kWidth / 2; lanes > 0; lanes /= 2) x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, lanes));
+  for (int lanes = 16; lanes > 1; lanes /= 2) x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, lanes));
   return x;
 }
-
-template <int kWidth>
-__device__ __forceinline__ float sum_across(float x) {
+__device__ __forceinline__ float sum_of_row(float x) {
 #pragma unroll
-  for (int lanes = kWidth / 2; lanes > 0; lanes /= 2) x += __shfl_xor_sync(0xffffffffu, x, lanes);
+  for (int lanes = 16; lanes > 1; lanes /= 2) x += __shfl_xor_sync(0xffffffffu, x, lanes);
   return x;
 }
 
@@ -127,9 +143,10 @@ __device__ __forceinline__ float sum_across(float x) {
 template <class Config>
 struct Block {
   static constexpr int kTileQ = Config::kTileQ, kTileKV = Config::kTileKV, kHeadDim = Config::kHeadDim;
-  static constexpr int kStrideK = kHeadDim + 4;
-  static constexpr int kCopyStep = Config::kThreads / (kHeadDim / 4);  // rows that are copied side by side
-  static_assert(kHeadDim % 64 == 0 && kTileQ % kCopyStep == 0 && kTileKV % kCopyStep == 0, "copies in whole steps");
+  static constexpr int kPartColumns = Config::kPartColumns, kPartKeys = Config::kPartKeys;
+  static constexpr int kPartFloats = Config::kPartFloats, kParts = Config::kParts;
+  static constexpr bool kSplitCopies = Config::kThreads > Config::kCopyThreads;  // half of the threads copy k, half v
+  static_assert(kHeadDim % 64 == 0 && kTileKV % 32 == 0 && kPartColumns % 32 == 0, "reads without bank conflicts");
   static_assert(kTileKV <= Config::kThreads, "a thread looks up the page of one key");
   static_assert(Config::kSharedBytes * Config::kMinBlocks <= (228 - Config::kMinBlocks) * 1024,
                 "blocks of a Hopper SM");
@@ -139,9 +156,13 @@ struct Block {
   const Sequence sequence;
   const int64_t kv_head, first_row;
   const int num_rows;  // of this tile
-  const int tx, ty;    // rows ty + 8 i; keys tx + 16 j; columns 4 tx + 64 n + 0..3
-  // smem_k: rows are padded by 16 bytes, so that reads of a column do not collide; paged keys have their addresses there.
-  float *smem_q, *smem_k, *smem_v, *smem_p;
+  const int tx, ty;    // rows kRows ty + i; keys tx + 16 j; columns 4 tx + 64 n + 0..3
+  float *smem_q, *smem_p, *smem_parts;
+  int64_t* smem_offsets;  // paged: of the rows that are being copied
+  const PartCopy<Config, kTileKV, kPartColumns, true> copier_k;
+  const PartCopy<Config, kPartKeys, kHeadDim, false> copier_v;
+  // Where this thread's chunk of the next tile of k, of the next part of v lies. Paged: in a row.
+  int64_t k_offset, v_offset;
   float row_max[kRows], row_sum[kRows];  // row_sum: of this thread's keys
   float acc[kRows][kColumns];
   int64_t all_visible_begin, all_visible_end;  // every row sees the keys between
@@ -153,12 +174,16 @@ struct Block {
         first_row(tile.first_row),
         num_rows(static_cast<int>(
             min(static_cast<int64_t>(kTileQ), sequence.len_q * problem.heads_per_kv_head - tile.first_row))),
-        tx(static_cast<int>(threadIdx.x) % Config::kThreadsX),
-        ty(static_cast<int>(threadIdx.x) / Config::kThreadsX),
+        tx(static_cast<int>(threadIdx.x) % 32 / 2),
+        ty(static_cast<int>(threadIdx.x) / 32 * 2 + static_cast<int>(threadIdx.x) % 2),
         smem_q(smem),
-        smem_k(smem_q + kTileQ * kHeadDim),
-        smem_v(smem_k + kTileKV * kStrideK),
-        smem_p(smem_v + kTileKV * kHeadDim) {
+        smem_p(smem_q + kTileQ * kHeadDim),
+        smem_parts(smem_p + kTileQ * kTileKV),
+        smem_offsets(reinterpret_cast<int64_t*>(smem_parts + 2 * kPartFloats)),
+        k_offset(kv_head * problem.k_stride_head + copier_k.column),
+        v_offset(kv_head * problem.v_stride_head + copier_v.column) {
+    all_visible_begin = sequence.key_begin(p, query_of(num_rows - 1));
+    all_visible_end = sequence.key_end(p, query_of(0));
 #pragma unroll
     for (int i = 0; i < kRows; ++i) {
       row_max[i] = -INFINITY;
@@ -168,8 +193,8 @@ struct Block {
     }
   }
 
-  __device__ __forceinline__ bool paged() const { return !Config::kPlain && p.paged; }
-  __device__ __forceinline__ int row_of(int i) const { return ty + Config::kThreadsY * i; }
+  __device__ __forceinline__ DType dtype() const { return Config::kFloat32 ? DType::kFloat32 : p.dtype; }
+  __device__ __forceinline__ int row_of(int i) const { return kRows * ty + i; }
   __device__ __forceinline__ int64_t query_of(int row) const { return p.heads_per_kv_head_div.div(first_row + row); }
   __device__ __forceinline__ int64_t head_of(int row) const {
     return kv_head * p.heads_per_kv_head + (first_row + row - query_of(row) * p.heads_per_kv_head);
@@ -178,101 +203,109 @@ struct Block {
     return sequence.visible_keys(p, query_of(0), query_of(num_rows - 1));
   }
 
+  // smem_q[column][row], scaled. A warp's lanes have different rows: no bank conflicts from 32 rows on; a row's sectors
+  // come from the L1.
   __device__ __forceinline__ void copy_q() const {
-    const auto offset = [&](int row) {
-      return sequence.q_base + query_of(row) * p.q_stride_seq + head_of(row) * p.q_stride_head;
-    };
-    copy_tile<Config, kTileQ, kHeadDim, true>(p.q, p.dtype, p.q_aligned, p.head_dim, num_rows,
-                                              QueryRows<decltype(offset)>{offset}, smem_q);
-  }
-  // Where it lies, by the threads that copied it.
-  __device__ __forceinline__ void scale_q() const {
-    constexpr int kChunks = kHeadDim / 4, kStep = Config::kThreads / kChunks;
-    const int column = static_cast<int>(threadIdx.x) % kChunks * 4;
-    if (column >= p.head_dim) return;
+    constexpr int kStep = Config::kThreads / kTileQ;  // chunks side by side
+    const int row = static_cast<int>(threadIdx.x) % kTileQ;
+    const int64_t at = sequence.q_base + query_of(row) * p.q_stride_seq + head_of(row) * p.q_stride_head;
 #pragma unroll 4
-    for (int row = static_cast<int>(threadIdx.x) / kChunks; row < kTileQ; row += kStep) {
-      auto* at = reinterpret_cast<float4*>(smem_q + row * kHeadDim + (column ^ ((row & 1) * 16)));
-      const float4 x = *at;
-      *at = make_float4(x.x * p.scale, x.y * p.scale, x.z * p.scale, x.w * p.scale);
+    for (int column = static_cast<int>(threadIdx.x) / kTileQ * 4; column < p.head_dim; column += 4 * kStep) {
+      float4 x = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+      if (row < num_rows) {
+        x = !p.q_aligned ? load4(p.q, dtype(), at + column, p.head_dim - column)
+            : Config::kFloat32
+                ? *reinterpret_cast<const float4*>(static_cast<const float*>(p.q) + at + column)
+                : convert4(*reinterpret_cast<const uint2*>(static_cast<const uint16_t*>(p.q) + at + column),
+                           dtype() == DType::kFloat16);
+      }
+      float* to = smem_q + column * kTileQ + row;
+      to[0] = x.x * p.scale;
+      to[kTileQ] = x.y * p.scale;
+      to[2 * kTileQ] = x.z * p.scale;
+      to[3 * kTileQ] = x.w * p.scale;
     }
-  }
-  __device__ __forceinline__ void copy_k(int64_t begin, int count) const {
-    const KeyRows<Config::kPlain> rows = {!paged() ? nullptr : smem_k + kHeadDim,
-                                          sequence.k_base + begin * p.k_stride_seq + kv_head * p.k_stride_head,
-                                          p.k_stride_seq, kStrideK};
-    copy_tile<Config, kTileKV, kStrideK, false>(p.k, p.dtype, p.k_aligned, p.head_dim, count, rows, smem_k);
-  }
-  __device__ __forceinline__ void copy_v(int64_t begin, int count) const {
-    const KeyRows<Config::kPlain> rows = {!paged() ? nullptr : smem_k + kHeadDim + 2,
-                                          sequence.v_base + begin * p.v_stride_seq + kv_head * p.v_stride_head,
-                                          p.v_stride_seq, kStrideK};
-    copy_tile<Config, kTileKV, kHeadDim, false>(p.v, p.dtype, p.v_aligned, p.head_dim_v, count, rows, smem_v);
-  }
-  // Paged: a thread looks up one key of the next tile, a phase before its row is copied.
-  __device__ __forceinline__ int64_t* address_of(int which) const {
-    return reinterpret_cast<int64_t*>(smem_k + threadIdx.x * kStrideK + kHeadDim) + which;
-  }
-  __device__ __forceinline__ void find_k(int64_t begin, int64_t end) const {
-    const int64_t key = begin + threadIdx.x;
-    if (!paged() || threadIdx.x >= kTileKV || key >= end) return;
-    const PagedKey at(p, sequence.batch, key);
-    *address_of(0) = at.page * p.k_stride_batch + at.row * p.k_stride_seq + kv_head * p.k_stride_head;
-  }
-  __device__ __forceinline__ void find_v(int64_t begin, int64_t end) const {
-    const int64_t key = begin + threadIdx.x;
-    if (!paged() || threadIdx.x >= kTileKV || key >= end) return;
-    const PagedKey at(p, sequence.batch, key);
-    *address_of(1) = at.page * p.v_stride_batch + at.row * p.v_stride_seq + kv_head * p.v_stride_head;
   }
 
-  // Scores of rows ty + 8 i and keys tx + 16 j. The scale is in q.
-  __device__ __forceinline__ void compute_scores(float (&scores)[kRows][kKeys]) const {
-#pragma unroll
-    for (int i = 0; i < kRows; ++i) {
-#pragma unroll
-      for (int j = 0; j < kKeys; ++j) scores[i][j] = 0.0f;
+  __device__ __forceinline__ void find_first(int64_t begin) {
+    if (p.paged) return;
+    k_offset += sequence.k_base + (begin + copier_k.row) * p.k_stride_seq;
+    v_offset += sequence.v_base + (begin + copier_v.row) * p.v_stride_seq;
+  }
+  // Paged: where the rows of a tile lie, by a thread each. They are used until the next call.
+  __device__ __forceinline__ void look_up(int64_t begin, int count, int64_t stride_page, int64_t stride_row) const {
+    if (static_cast<int>(threadIdx.x) < count) {
+      const PagedKey at(p, sequence.batch, begin + threadIdx.x);
+      smem_offsets[threadIdx.x] = at.page * stride_page + at.row * stride_row;
     }
-    // In the odd rows of q, columns 0..15 and 16..31 of every 32 have changed places.
-    int flip = (ty & 1) * 16;
-    const float* q_row = smem_q + ty * kHeadDim;
-    const float* k_row = smem_k + tx * kStrideK;
-    int column = 0;
-#pragma unroll 1
-    for (; column + 16 <= p.head_dim; column += 16) {
-#pragma unroll
-      for (int c = 0; c < 16; c += 4) add_products(q_row + column + c + flip, k_row + column + c, scores);
-      flip = -flip;
-    }
-#pragma unroll 1
-    for (; column < p.head_dim; column += 4) add_products(q_row + column + flip, k_row + column, scores);
+    __syncthreads();
   }
 
-  // Four columns more.
+  // Parts are copied in turns to the two places. `count`: keys of the tile.
+  __device__ __forceinline__ float* place_of(int part) const { return smem_parts + part % 2 * kPartFloats; }
+  __device__ __forceinline__ void copy_k(int part, int64_t begin, int count) {
+    if (p.paged && part == 0) look_up(begin, count, p.k_stride_batch, p.k_stride_seq);
+    const int column = part * kPartColumns;
+    if (!kSplitCopies || threadIdx.x < Config::kCopyThreads) {
+      copier_k.copy(p.k, dtype(), p.k_aligned, p.head_dim - column, count, k_offset + column,
+                    p.paged ? smem_offsets : nullptr, p.k_stride_seq, place_of(part));
+    }
+    if (!p.paged && part == kParts - 1) k_offset += kTileKV * p.k_stride_seq;
+    __pipeline_commit();
+  }
+  __device__ __forceinline__ void copy_v(int part, int64_t begin, int count) {
+    if (p.paged && part == 0) look_up(begin, count, p.v_stride_batch, p.v_stride_seq);
+    const int key = part * kPartKeys;
+    if (!kSplitCopies || threadIdx.x >= Config::kCopyThreads) {
+      copier_v.copy(p.v, dtype(), p.v_aligned, p.head_dim_v, count - key, v_offset,
+                    p.paged ? smem_offsets + key : nullptr, p.v_stride_seq, place_of(kParts + part));
+    }
+    if (!p.paged) v_offset += kPartKeys * p.v_stride_seq;
+    __pipeline_commit();
+  }
+  // The part that was copied last is there for all, and nobody uses the one before it any more.
+  __device__ __forceinline__ void wait_for_part() const {
+    __pipeline_wait_prior(0);
+    __syncthreads();
+  }
+
+  // More columns of the scores of rows kRows ty + i and keys tx + 16 j. The scale is in q.
+  __device__ __forceinline__ void add_scores(int part, float (&scores)[kRows][kKeys]) const {
+    constexpr int kChunks = kPartColumns / 4;
+    const float* k_row = place_of(part) + tx * kPartColumns;
+    const float* q_at = smem_q + part * kPartColumns * kTileQ + kRows * ty;
+    const int flip = flip_of(tx), chunks = min(kChunks, (p.head_dim - part * kPartColumns + 3) / 4);
+#pragma unroll Config::kUnroll
+    for (int chunk = 0; chunk < chunks; ++chunk, q_at += 4 * kTileQ) {
+      add_products(q_at, k_row + (chunk ^ flip) * 4, scores);
+    }
+  }
+
+  // Of four columns. Neighbouring multiply-adds share an operand (k, at a turn q) and take two neighbours of the others:
+  // a register file of two banks delivers no more than that (docs/kernels/simt.md).
   __device__ __forceinline__ void add_products(const float* q_at, const float* k_at,
                                                float (&scores)[kRows][kKeys]) const {
-    float k[kKeys][4];
+    float q[4][kRows];
 #pragma unroll
-    for (int j = 0; j < kKeys; ++j) read4(k_at + j * Config::kThreadsX * kStrideK, k[j]);
+    for (int c = 0; c < 4; ++c) read_row(q_at + c * kTileQ, q[c]);
 #pragma unroll
-    for (int i = 0; i < kRows; ++i) {
-      float q[4];
-      read4(q_at + i * Config::kThreadsY * kHeadDim, q);
+    for (int j = 0; j < kKeys; ++j) {
+      float k[4];
+      read_row(k_at + j * Config::kThreadsX * kPartColumns, k);
 #pragma unroll
       for (int c = 0; c < 4; ++c) {
 #pragma unroll
-        for (int n = 0; n < kKeys; ++n) {
-          const int j = c % 2 == 0 ? n : kKeys - 1 - n;  // to and fro: neighbours share an operand
-          scores[i][j] = fmaf(q[c], k[j][c], scores[i][j]);
+        for (int n = 0; n < kRows; ++n) {
+          const int i = c % 2 == 0 ? n : kRows - 1 - n;
+          scores[i][j] = fmaf(q[c][i], k[c], scores[i][j]);
         }
       }
     }
   }
 
-  // Of row ty + 8 i. The two rows of a warp, ty and ty + 1, are 16 banks apart.
+  // Of row kRows ty + i. The two rows of a warp are 16 banks apart.
   __device__ __forceinline__ float* probability(int i, int key) const {
-    constexpr int kFlip = kTileKV >= 32 ? 16 : 0;
-    return smem_p + row_of(i) * kTileKV + (key ^ ((ty & 1) * kFlip));
+    return smem_p + row_of(i) * kTileKV + (key ^ ((ty & 1) * 16));
   }
 
   // Hide what a row may not see; add the options. In shared memory and not unrolled: the code is large, the case rare.
@@ -287,7 +320,7 @@ struct Block {
         const int key = tx + Config::kThreadsX * j;
         float* at = probability(i, key);
         float score = *at;
-        if (key < first || key >= last || key >= count || row >= num_rows) {
+        if (key < first || key >= last || key >= count) {
           score = -INFINITY;
         } else if (options) {
           score = apply_score_options(p, sequence, head, query, begin + key, score);
@@ -307,7 +340,7 @@ struct Block {
 
   // Leaves the probabilities of the tile in smem_p; rescales acc and row_sum.
   __device__ __forceinline__ void softmax(float (&scores)[kRows][kKeys], int64_t begin, int count) {
-    const bool options = !Config::kPlain && p.has_score_options();
+    const bool options = p.has_score_options();
     if (options || begin < all_visible_begin || begin + kTileKV > all_visible_end) {
       put(scores);
       apply_rules(begin, count, options);
@@ -322,7 +355,7 @@ struct Block {
       float largest = scores[i][0];
 #pragma unroll
       for (int j = 1; j < kKeys; ++j) largest = fmaxf(largest, scores[i][j]);
-      const Rescale step = rescale(row_max[i], max_across<Config::kThreadsX>(largest));
+      const Rescale step = rescale(row_max[i], max_of_row(largest));
       row_max[i] = step.row_max;
       float sum = 0.0f;
 #pragma unroll
@@ -337,25 +370,32 @@ struct Block {
     put(scores);
   }
 
-  // acc += p v. The rows of p that a thread reads were written by its own half warp.
-  __device__ __forceinline__ void accumulate_values() {
-#pragma unroll 2
-    for (int key = 0; key < kTileKV; key += 4) {
-      float weights[kRows][4];
+  // acc += p v. A row of p is read by the lanes that wrote it.
+  __device__ __forceinline__ void add_values(int part, int count) {
+    const int first = part * kPartKeys, keys = min(kPartKeys, count - first);
+    const float* v_at = place_of(kParts + part) + 4 * tx;
+#pragma unroll Config::kUnroll
+    for (int key = 0; key < keys; key += 4, v_at += 4 * kHeadDim) add_products(probability(0, first + key), v_at);
+  }
+
+  // Of four keys, in the same order.
+  __device__ __forceinline__ void add_products(const float* p_at, const float* v_at) {
+    float v[4][kVectors][4];
 #pragma unroll
-      for (int i = 0; i < kRows; ++i) read4(probability(i, key), weights[i]);
+    for (int j = 0; j < 4; ++j) {
+#pragma unroll
+      for (int n = 0; n < kVectors; ++n) read_row(v_at + j * kHeadDim + 64 * n, v[j][n]);
+    }
+#pragma unroll
+    for (int i = 0; i < kRows; ++i) {
+      float weights[4];
+      read_row(p_at + i * kTileKV, weights);
 #pragma unroll
       for (int j = 0; j < 4; ++j) {
-        float v[kVectors][4];
 #pragma unroll
-        for (int n = 0; n < kVectors; ++n) read4(smem_v + (key + j) * kHeadDim + 64 * n + 4 * tx, v[n]);
-#pragma unroll
-        for (int i = 0; i < kRows; ++i) {
-#pragma unroll
-          for (int n = 0; n < kColumns; ++n) {
-            const int d = (j * kRows + i) % 2 == 0 ? n : kColumns - 1 - n;
-            acc[i][d] = fmaf(weights[i][j], v[d / 4][d % 4], acc[i][d]);
-          }
+        for (int n = 0; n < kColumns; ++n) {
+          const int d = j % 2 == 0 ? n : kColumns - 1 - n;
+          acc[i][d] = fmaf(weights[j], v[j][d / 4][d % 4], acc[i][d]);
         }
       }
     }
@@ -364,7 +404,7 @@ struct Block {
   __device__ __forceinline__ void store_out() {
 #pragma unroll
     for (int i = 0; i < kRows; ++i) {
-      const float sum = sum_across<Config::kThreadsX>(row_sum[i]);
+      const float sum = sum_of_row(row_sum[i]);
       const int row = row_of(i);
       if (row >= num_rows) continue;
       const int64_t query = query_of(row), head = head_of(row);
@@ -389,33 +429,38 @@ struct Block {
     const auto count_at = [&](int64_t begin) {
       return static_cast<int>(min(static_cast<int64_t>(kTileKV), max(range.end - begin, int64_t{0})));
     };
-    all_visible_begin = sequence.key_begin(p, query_of(num_rows - 1));
-    all_visible_end = num_rows == kTileQ ? sequence.key_end(p, query_of(0)) : 0;
+    find_first(range.begin);
+    copy_k(0, range.begin, count_at(range.begin));
     copy_q();
-    find_k(range.begin, range.end);
-    find_v(range.begin, range.end);
-    if (paged()) __syncthreads();
-    copy_k(range.begin, count_at(range.begin));
-    __pipeline_commit();
-    __pipeline_wait_prior(0);
-    scale_q();
     for (int64_t begin = range.begin; begin < range.end; begin += kTileKV) {
-      const int64_t next = begin + kTileKV;
-      __pipeline_wait_prior(0);
-      __syncthreads();  // k is there, and where v lies; nobody reads v of the tile before
       const int count = count_at(begin);
-      copy_v(begin, count);
-      __pipeline_commit();
-      find_k(next, range.end);
       float scores[kRows][kKeys];
-      compute_scores(scores);
+#pragma unroll
+      for (int i = 0; i < kRows; ++i) {
+#pragma unroll
+        for (int j = 0; j < kKeys; ++j) scores[i][j] = 0.0f;
+      }
+#pragma unroll 1
+      for (int part = 0; part < kParts; ++part) {
+        wait_for_part();
+        if (part + 1 < kParts) {
+          copy_k(part + 1, begin, count);
+        } else {
+          copy_v(0, begin, count);
+        }
+        add_scores(part, scores);
+      }
       softmax(scores, begin, count);
-      __pipeline_wait_prior(0);
-      __syncthreads();  // v is there, and where k lies; nobody reads k any more
-      copy_k(next, count_at(next));
-      __pipeline_commit();
-      find_v(next, range.end);
-      accumulate_values();
+#pragma unroll 1
+      for (int part = 0; part < kParts; ++part) {
+        wait_for_part();
+        if (part + 1 < kParts) {
+          copy_v(part + 1, begin, count);
+        } else {
+          copy_k(0, begin + kTileKV, count_at(begin + kTileKV));
+        }
+        add_values(part, count);
+      }
     }
     store_out();
   }
@@ -447,7 +492,6 @@ __global__ __launch_bounds__(Config::kThreads, Config::kMinBlocks) void attentio
     if (tile.first_row < 0) continue;
     Block<Config> block(problem, tile, work.kv_head, reinterpret_cast<float*>(smem));
     block.run();
-    __syncthreads();  // the next item writes q
   }
 }
 

@@ -5,29 +5,39 @@
 
 namespace dlattn::cuda {
 
-// attention_prefill_simt: a tile of queries walks over tiles of keys; 16 threads share a row.
-// kPlain: float32, 16-byte aligned rows, no page table, no softcap, ALiBi or mask: without the code for all that the loop is 6 %
-// faster (docs/kernels/simt.md).
-template <int kHeadDimMax, int kRows, int kKeys, int kBlocks, bool kIsPlain = false>
+// attention_prefill_simt: a tile of queries walks over tiles of keys; 16 threads share a row. Code for 16-bit dtypes in a float32
+// kernel costs it 2 % (docs/kernels/simt.md), so they have their own.
+template <bool kIsFloat32, int kHeadDimMax, int kRows, int kKeys, int kPart, int kNumThreads, int kBlocks>
 struct PrefillSimtConfig {
+  static constexpr bool kFloat32 = kIsFloat32;  // else float16 and bfloat16
   static constexpr int kHeadDim = kHeadDimMax;  // head_dim and head_dim_v up to this
   static constexpr int kTileQ = kRows, kTileKV = kKeys;
   static constexpr int kMinBlocks = kBlocks;  // per SM, which bounds the registers
-  static constexpr bool kPlain = kIsPlain;
-  static constexpr int kThreads = 128, kThreadsX = 16, kThreadsY = 8;
+  static constexpr int kThreads = kNumThreads, kThreadsX = 16, kThreadsY = kThreads / kThreadsX;
+  static constexpr int kCopyThreads = 128;
   static constexpr int kRowsPerThread = kTileQ / kThreadsY, kKeysPerThread = kTileKV / kThreadsX;
   static constexpr int kColumnsPerThread = kHeadDim / kThreadsX;
-  // q, k, v, probabilities as float32; rows of k are padded by 16 bytes
-  static constexpr int kSharedBytes = 4 * (kHeadDim * (kTileQ + 2 * kTileKV) + kTileQ * kTileKV) + 16 * kTileKV;
+  // What is copied at a time: kPartColumns columns of all keys of the tile, or all columns of kPartKeys values.
+  static constexpr int kPartColumns = kPart, kPartFloats = kTileKV * kPartColumns, kPartKeys = kPartFloats / kHeadDim;
+  static constexpr int kParts = kHeadDim / kPartColumns;       // of k, of v
+  static constexpr int kUnroll = kKeysPerThread >= 8 ? 1 : 2;  // steps of four columns or keys
+  // q, probabilities, two parts; where the rows of paged keys lie
+  static constexpr int kSharedBytes = 4 * (kHeadDim * kTileQ + kTileQ * kTileKV + 2 * kPartFloats) + 8 * kTileKV;
 };
 
-// 64 KiB of shared memory (sm_75) hold the small ones; 113 KiB are half of what an SM of an H100 has.
-using PrefillSimtHd64 = PrefillSimtConfig<64, 64, 32, 3>;               // 40 KiB
-using PrefillSimtHd128 = PrefillSimtConfig<128, 64, 64, 2>;             // 113 KiB
-using PrefillSimtHd128Plain = PrefillSimtConfig<128, 64, 64, 2, true>;  // 113 KiB
-using PrefillSimtHd128Small = PrefillSimtConfig<128, 32, 32, 3>;        // 52 KiB
-using PrefillSimtHd256 = PrefillSimtConfig<256, 32, 32, 2>;             // 100 KiB
-using PrefillSimtHd256Small = PrefillSimtConfig<256, 16, 16, 3>;        // 49 KiB
+// An SM of an H100 has 228 KiB of shared memory, of which a thread block can have 227. The small ones fit 64 KiB (sm_75).
+template <bool kFloat32>
+using PrefillSimtHd64 = PrefillSimtConfig<kFloat32, 64, 64, 128, 64, 128, 2>;  // 113 KiB
+template <bool kFloat32>
+using PrefillSimtHd64Small = PrefillSimtConfig<kFloat32, 64, 64, 64, 32, 128, 3>;  // 48.5 KiB
+template <bool kFloat32>
+using PrefillSimtHd128 = PrefillSimtConfig<kFloat32, 128, 128, 128, 64, 256, 1>;  // 193 KiB
+template <bool kFloat32>
+using PrefillSimtHd128Small = PrefillSimtConfig<kFloat32, 128, 32, 64, 32, 128, 4>;  // 40.5 KiB
+template <bool kFloat32>
+using PrefillSimtHd256 = PrefillSimtConfig<kFloat32, 256, 32, 128, 64, 128, 2>;  // 113 KiB
+template <bool kFloat32>
+using PrefillSimtHd256Small = PrefillSimtConfig<kFloat32, 256, 16, 64, 32, 128, 4>;  // 36.5 KiB
 
 // attention_decode_simt: a warp reads keys and values straight into registers.
 template <DType kDType, int kHeadDimMax, int kRowsMax>
