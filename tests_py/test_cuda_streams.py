@@ -228,9 +228,10 @@ def test_arrays_on_a_device_that_is_not_current(torch, framework):
         else:
             kind.device = kind.jax.devices("gpu")[1]
             arguments = sample.make(kind, "float32")
-        assert torch.cuda.current_device() == 0
+        current = torch.cuda.current_device()  # JAX has made its own device current
+        assert framework == "jax" or current == 0
         got = sample.call(arguments)
-        assert torch.cuda.current_device() == 0
+        assert torch.cuda.current_device() == current
         for x, y in zip(got, want, strict=True):
             assert framework != "torch" or x.device == torch.device("cuda:1")
             assert framework != "cupy" or x.device.id == 1
