@@ -38,7 +38,7 @@ TOOLS = ("memcheck", "racecheck", "synccheck", "initcheck")
 SANITIZER_CASES = "Small/*:*Outside*:CallsCudaTest.*-*Graph*:*SeveralCallers*:*OrderOfStreams*"
 # memcheck, the fastest, runs so many of an executable: the others are taken evenly from all that are not large.
 MEMCHECK_COUNT = 40
-MEMCHECK_CASES = "*-Large/*:Many*:Wide/*:Groups/*:Rows/*:*Rules*:CallsCudaTest.*"
+MEMCHECK_CASES = "*-Large/*:Many*:Wide/*:Groups/*:Rows/*:*Rules*:CallsCudaTest.*:*DeathTest*"
 CASES_OF_A_PROCESS = 4  # or more: what a process takes to start is worth a few
 
 

@@ -1,4 +1,5 @@
-// Elements of typed arrays: names, sizes, addresses, single values. For code that is compiled once, for the baseline.
+// Elements of typed arrays: names, sizes, addresses, single values. On the CPU for code that is compiled once, for the
+// baseline.
 #pragma once
 
 #include <cstdint>

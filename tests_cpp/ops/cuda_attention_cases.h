@@ -116,16 +116,21 @@ inline std::vector<AttentionCase> many_queries_cases() {
 const int64_t kEdgeRows[] = {15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 128, 129};
 const int64_t kEdgeKeys[] = {31, 32, 33, 63, 64, 65, 127, 128, 129};
 
+// Every number of rows with every number of keys; head sizes and causality change at other paces.
 inline std::vector<AttentionCase> edge_cases() {
   std::vector<AttentionCase> cases;
   const int64_t dims[] = {31, 32, 36, 63, 65, 72, 127, 128, 129, 136, 200, 255, 256};
+  size_t n = 0;
   for (DType dtype : kFloatTypes) {
-    for (size_t n = 0; n < 3 * 12 * 13; n += 5) {  // in step with no list
-      AttentionCase c;
-      c.dtype = dtype, c.batch_size = 1, c.num_heads = c.num_kv_heads = 1, c.is_causal = n % 2 == 0;
-      c.seqlen_q = kEdgeRows[n % 12], c.seqlen_k = kEdgeKeys[n % 9];
-      c.head_dim = dims[n % 13], c.head_dim_v = dims[n / 13 % 13];
-      cases.push_back(c);
+    for (int64_t seqlen_q : kEdgeRows) {
+      for (int64_t seqlen_k : kEdgeKeys) {
+        AttentionCase c;
+        c.dtype = dtype, c.batch_size = 1, c.num_heads = c.num_kv_heads = 1, c.is_causal = n % 2 == 0;
+        c.seqlen_q = seqlen_q, c.seqlen_k = seqlen_k;
+        c.head_dim = dims[n % 13], c.head_dim_v = dims[(n + n / 13) % 13];
+        ++n;
+        cases.push_back(c);
+      }
     }
   }
   return cases;

@@ -83,7 +83,8 @@ std::vector<VarlenCase> edge_varlen_cases() {
   std::vector<VarlenCase> cases;
   for (DType dtype : kDTypes) {
     for (const HeadSizes& heads : kEdgeHeads) {
-      cases.push_back({dtype, edge_rows(), edge_keys(), {}, DType::kInt32, Storage::kContiguous, heads});
+      const RaggedOptions options{cases.size() % 2 == 1};  // causal
+      cases.push_back({dtype, edge_rows(), edge_keys(), options, DType::kInt32, Storage::kContiguous, heads});
     }
   }
   return cases;
@@ -141,7 +142,7 @@ std::vector<PagedCase> edge_paged_cases() {
   for (DType dtype : kDTypes) {
     for (const HeadSizes& heads : kEdgeHeads) {
       const int64_t page_size = cases.size() % 2 == 0 ? 16 : 33;
-      PagedCase c{dtype, page_size, edge_rows(), edge_keys(), true};
+      PagedCase c{dtype, page_size, edge_rows(), edge_keys(), true, RaggedOptions{cases.size() % 2 == 1}};
       c.heads = heads;
       cases.push_back(c);
     }

@@ -60,7 +60,7 @@ AttentionProblem common_batched(const Params& params) {
   return p;
 }
 
-// `b` and `n`: sizes of the batch (pages) and sequence axes.
+// Sizes of the batch and sequence axes, `b` and `n` of q and out, `b_k` and `n_k` of k and v (paged: pages and their rows).
 void set_aligned(AttentionProblem* p, int64_t b, int64_t n, int64_t b_k, int64_t n_k) {
   const int64_t h = p->num_heads, h_kv = p->num_kv_heads, item = size_of(p->dtype);
   const auto aligned = [&](const void* data, int64_t dim, int64_t bytes, std::initializer_list<Axis> axes) {

@@ -9,8 +9,8 @@
 //             of k or kPartKeys rows of v. The 16-byte chunks of a row of k are permuted, and 64-byte halves of p change
 //             places in every other group of rows: no bank conflicts. Then the offsets of paged rows (config_simt.h)
 //   sync      while a part is used the next one is copied over the one before (cp.async from sm_80 on, if float32 and aligned);
-//             one block barrier a part
-//   assumes   nothing of alignment: 16-byte copies where rows allow, else element by element
+//             one block barrier a part, paged one more for each tile of k and of v
+//   assumes   nothing of alignment: copies of four elements where rows are 16-byte aligned, else element by element
 //   elsewhere few rows: attention_decode_simt.cuh
 //   checked   tests_cpp/ops/test_attention_cuda.cpp, test_ragged_cuda.cpp; speed: docs/kernels/simt.md
 #pragma once
