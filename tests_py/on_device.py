@@ -15,20 +15,8 @@ import numpy as np
 
 import dlattn
 from device_array import CPU, CUDA, DeviceArray
+from dlattn._explain import _OPERATIONS as OPERATIONS
 
-OPERATIONS = (
-    "attention",
-    "attn_prefill",
-    "attn_decode",
-    "attn_varlen",
-    "attn_paged_decode",
-    "attn_paged_prefill",
-    "rotary_embedding",
-    "apply_rotary_emb",
-    "append_kv",
-    "rotary_append_kv",
-    "merge_attention_states",
-)
 GUARD = 1024  # bytes around every buffer
 ALIGNMENT = 256  # of device memory; a buffer keeps its address modulo this
 FILL = 0xFF  # every byte of a guard: NaN in all our dtypes

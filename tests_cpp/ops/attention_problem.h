@@ -133,15 +133,6 @@ struct DenseProblem {
   std::vector<Tensor*> outputs() { return {&out, &lse}; }
   void restore() { out.restore(clean_out), lse.restore(clean_lse); }
 
-  // The same problem in float32.
-  DenseProblem as_float32() const {
-    DenseProblem wide = *this;
-    for (Tensor* t : wide.tensors()) *t = t->as_float32();
-    wide.c.dtype = DType::kFloat32;
-    wide.clean_out = wide.out.bytes();
-    return wide;
-  }
-
   AttentionCase c;
   std::mt19937 random;
   std::vector<int64_t> length;

@@ -85,15 +85,6 @@ struct PagedProblem {
   std::vector<Tensor*> outputs() { return {&out, &lse}; }
   void restore() { out.restore(clean_out), lse.restore(clean_lse); }
 
-  // The same problem in float32.
-  PagedProblem as_float32() const {
-    PagedProblem wide = *this;
-    for (Tensor* t : wide.tensors()) *t = t->as_float32();
-    wide.c.dtype = DType::kFloat32;
-    wide.clean_out = wide.out.bytes();
-    return wide;
-  }
-
   void run(const PagedAttentionParams& p, Stream stream = nullptr) const {
     c.prefill ? attn_paged_prefill(p, stream) : attn_paged_decode(p, stream);
   }

@@ -57,7 +57,7 @@ class CallsCudaTest : public CudaTest {
     const Graph graph(stream(), [&] { memory.run(params, stream()); });
     for (size_t n = 0; n < problems.size(); ++n) {
       SCOPED_TRACE("replay " + std::to_string(n));
-      Problem oracle = problems[n].as_float32();
+      Problem oracle = as_float32(problems[n]);
       oracle.run(oracle.params());
       for (size_t i = 0; i < memory.tensors().size(); ++i) {
         memory.tensors()[i]->restore(problems[n].tensors()[i]->bytes());
@@ -184,7 +184,7 @@ TEST_F(CallsCudaTest, SeveralCallersAtOnce) {
   }
   for (std::thread& caller : callers) caller.join();
   for (DenseProblem& problem : problems) {
-    DenseProblem oracle = problem.as_float32();
+    DenseProblem oracle = as_float32(problem);
     oracle.run(oracle.params());
     expect_result(problem, oracle);
   }

@@ -8,10 +8,16 @@
 namespace dlattn::test {
 namespace {
 
-const DType kDTypes[] = {DType::kFloat32, DType::kFloat16, DType::kBFloat16};
-
 RaggedOptions all_options(int64_t window_left) {
   return {true, window_left, -1, 4.0f, 0.3f, true, true, RaggedMask::kFloat};
+}
+
+// With the head sizes that models have.
+template <typename Case>
+std::vector<Case> wide(std::vector<Case> cases) {
+  const HeadSizes sizes[] = {{4, 4, 64, 64}, {8, 2, 128, 128}, {5, 1, 256, 256}, {4, 2, 192, 128}, {6, 3, 100, 100}};
+  for (size_t n = 0; n < cases.size(); ++n) cases[n].heads = sizes[n % 5];
+  return cases;
 }
 
 using VarlenCudaTest = CudaTestWithParam<VarlenCase>;
@@ -22,21 +28,10 @@ TEST_P(VarlenCudaTest, EveryRowMatchesTheCpu) {
   problem.expect_rows_outside_untouched();
 }
 
-std::vector<VarlenCase> wide_varlen_cases() {
-  std::vector<VarlenCase> cases;
-  const HeadSizes sizes[] = {{4, 4, 64, 64}, {8, 2, 128, 128}, {5, 1, 256, 256}, {4, 2, 192, 128}, {6, 3, 100, 100}};
-  size_t n = 0;
-  for (VarlenCase c : varlen_cases()) {
-    c.heads = sizes[n++ % 5];
-    cases.push_back(c);
-  }
-  return cases;
-}
-
 std::vector<VarlenCase> many_sequences_cases() {
   std::vector<VarlenCase> cases;
   std::mt19937 random(4);
-  for (DType dtype : kDTypes) {
+  for (DType dtype : kFloatTypes) {
     VarlenCase c{dtype, {}, {}};
     for (int i = 0; i < 300; ++i) {
       c.len_q.push_back(random() % 3 == 0 ? 0 : random() % 40);
@@ -58,7 +53,7 @@ std::vector<VarlenCase> many_sequences_cases() {
 
 std::vector<VarlenCase> many_keys_varlen_cases() {
   std::vector<VarlenCase> cases;
-  for (DType dtype : kDTypes) {
+  for (DType dtype : kFloatTypes) {
     VarlenCase c{dtype, {1, 1, 1, 1}, {5000, 3000, 17, 0}};
     c.heads = {4, 1, 64, 64};
     cases.push_back(c);
@@ -81,7 +76,7 @@ const HeadSizes kEdgeHeads[] = {{2, 2, 65, 72}, {2, 2, 128, 128}, {1, 1, 200, 12
 
 std::vector<VarlenCase> edge_varlen_cases() {
   std::vector<VarlenCase> cases;
-  for (DType dtype : kDTypes) {
+  for (DType dtype : kFloatTypes) {
     for (const HeadSizes& heads : kEdgeHeads) {
       const RaggedOptions options{cases.size() % 2 == 1};  // causal
       cases.push_back({dtype, edge_rows(), edge_keys(), options, DType::kInt32, Storage::kContiguous, heads});
@@ -93,7 +88,7 @@ std::vector<VarlenCase> edge_varlen_cases() {
 INSTANTIATE_TEST_SUITE_P(Edges, VarlenCudaTest, ::testing::ValuesIn(edge_varlen_cases()));
 INSTANTIATE_TEST_SUITE_P(Small, VarlenCudaTest, ::testing::ValuesIn(small_varlen_cases()));
 INSTANTIATE_TEST_SUITE_P(Ragged, VarlenCudaTest, ::testing::ValuesIn(varlen_cases()));
-INSTANTIATE_TEST_SUITE_P(Wide, VarlenCudaTest, ::testing::ValuesIn(wide_varlen_cases()));
+INSTANTIATE_TEST_SUITE_P(Wide, VarlenCudaTest, ::testing::ValuesIn(wide(varlen_cases())));
 INSTANTIATE_TEST_SUITE_P(ManySequences, VarlenCudaTest, ::testing::ValuesIn(many_sequences_cases()));
 INSTANTIATE_TEST_SUITE_P(ManyKeys, VarlenCudaTest, ::testing::ValuesIn(many_keys_varlen_cases()));
 
@@ -104,22 +99,11 @@ TEST_P(PagedCudaTest, EveryRowMatchesTheCpu) {
   expect_every_row(problem, stream());
 }
 
-std::vector<PagedCase> wide_paged_cases() {
-  std::vector<PagedCase> cases;
-  const HeadSizes sizes[] = {{4, 4, 64, 64}, {8, 2, 128, 128}, {5, 1, 256, 256}, {4, 2, 192, 128}, {6, 3, 100, 100}};
-  size_t n = 0;
-  for (PagedCase c : paged_cases()) {
-    c.heads = sizes[n++ % 5];
-    cases.push_back(c);
-  }
-  return cases;
-}
-
 std::vector<PagedCase> many_keys_paged_cases() {
   std::vector<PagedCase> cases;
   const RaggedOptions causal{true}, window{true, 700, -1};
   size_t n = 0;
-  for (DType dtype : kDTypes) {
+  for (DType dtype : kFloatTypes) {
     for (int64_t page_size : {1, 3, 16, 33, 128}) {
       const Layout layout = n % 2 ? Layout::kBLHD : Layout::kBHLD;
       const DType index = n % 3 ? DType::kInt32 : DType::kInt64;
@@ -139,7 +123,7 @@ std::vector<PagedCase> many_keys_paged_cases() {
 
 std::vector<PagedCase> edge_paged_cases() {
   std::vector<PagedCase> cases;
-  for (DType dtype : kDTypes) {
+  for (DType dtype : kFloatTypes) {
     for (const HeadSizes& heads : kEdgeHeads) {
       const int64_t page_size = cases.size() % 2 == 0 ? 16 : 33;
       PagedCase c{dtype, page_size, edge_rows(), edge_keys(), true, RaggedOptions{cases.size() % 2 == 1}};
@@ -153,7 +137,7 @@ std::vector<PagedCase> edge_paged_cases() {
 INSTANTIATE_TEST_SUITE_P(Edges, PagedCudaTest, ::testing::ValuesIn(edge_paged_cases()));
 INSTANTIATE_TEST_SUITE_P(Small, PagedCudaTest, ::testing::ValuesIn(small_paged_cases()));
 INSTANTIATE_TEST_SUITE_P(Pages, PagedCudaTest, ::testing::ValuesIn(paged_cases()));
-INSTANTIATE_TEST_SUITE_P(Wide, PagedCudaTest, ::testing::ValuesIn(wide_paged_cases()));
+INSTANTIATE_TEST_SUITE_P(Wide, PagedCudaTest, ::testing::ValuesIn(wide(paged_cases())));
 INSTANTIATE_TEST_SUITE_P(ManyKeys, PagedCudaTest, ::testing::ValuesIn(many_keys_paged_cases()));
 
 }  // namespace

@@ -67,15 +67,6 @@ struct VarlenProblem {
   std::vector<Tensor*> outputs() { return {&out, &lse}; }
   void restore() { out.restore(clean_out), lse.restore(clean_lse); }
 
-  // The same problem in float32.
-  VarlenProblem as_float32() const {
-    VarlenProblem wide = *this;
-    for (Tensor* t : wide.tensors()) *t = t->as_float32();
-    wide.c.dtype = DType::kFloat32;
-    wide.clean_out = wide.out.bytes();
-    return wide;
-  }
-
   void expect_definition() const {
     for (int64_t b = 0; b < batch; ++b) {
       Sequence s;
