@@ -2,6 +2,7 @@
 # architectures. Nothing is silent: a build without CUDA says so and why, one with it prints its table.
 include(${CMAKE_CURRENT_LIST_DIR}/CudaArchFamilies.cmake)
 include(${CMAKE_CURRENT_LIST_DIR}/CudaFamily.cmake)
+include(${CMAKE_CURRENT_LIST_DIR}/KernelInstances.cmake)
 set(dlattn_cuda_minimum 12.0)  # the first nvcc that is sound with sm_90a
 set(dlattn_cuda_default_archs 75-real 80 90a-real)  # 80 with PTX: newer GPUs compile that when it is loaded
 

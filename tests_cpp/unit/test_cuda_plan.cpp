@@ -160,7 +160,7 @@ TEST(RowTilesTest, WrongPrefixSumsGiveNoWildTiles) {
 void expect_parts(const SplitPlan& plan, int64_t keys) {
   const int64_t parts = plan.num_splits(keys);
   ASSERT_GE(parts, 1) << keys << " keys";
-  ASSERT_LE(parts, plan.max_splits) << keys << " keys, " << plan.splits << " splits wanted";
+  ASSERT_LE(parts, plan.max_splits) << keys << " keys";
   constexpr int64_t kFirst = 37;  // a window's left end
   int64_t next = kFirst;
   for (int64_t part = 0; part < parts; ++part) {
@@ -176,35 +176,147 @@ void expect_parts(const SplitPlan& plan, int64_t keys) {
   }
 }
 
-TEST(SplitPlanTest, EveryKeyIsInOnePart) {
-  std::mt19937_64 random(8);
-  for (int64_t slots : {1, 46, 132, 264, 528, 1056}) {
-    for (int64_t items : {1, 2, 8, 31, 64, 132, 133, 700, 5000, 1000000}) {
-      for (int64_t max_keys : {0, 1, 127, 128, 129, 1000, 2047, 2048, 2049, 5000, 70000, 1000000}) {
-        const SplitPlan plan = SplitPlan::make(items, max_keys, slots);
-        SCOPED_TRACE(::testing::Message() << items << " items, at most " << max_keys << " keys, " << slots << " slots");
-        for (int64_t keys = 0; keys <= std::min<int64_t>(max_keys, 700); ++keys) expect_parts(plan, keys);
-        for (int i = 0; i < 100; ++i) {
-          expect_parts(plan, static_cast<int64_t>(random() % static_cast<uint64_t>(max_keys + 1)));
+// 8 kv heads of head_dim 128 in 16 bits, groups of 4, on an H200: attention_decode_mma unless changed.
+SplitInput input_of(int64_t items, int64_t max_keys) {
+  SplitInput in;
+  in.items = items, in.max_keys = max_keys;
+  in.min_chunk = 64;
+  in.num_sms = 132, in.blocks_per_sm = 2;
+  in.bytes_per_key = 512, in.bytes_per_split = 4 * 130 * 4 * 2;
+  return in;
+}
+
+std::vector<SplitInput> inputs() {
+  std::vector<SplitInput> all;
+  for (int sms : {1, 46, 132}) {
+    for (int blocks : {1, 2, 3, 6}) {
+      for (int64_t items : {1, 2, 8, 31, 64, 132, 133, 300, 700, 5000, 1000000}) {
+        for (int64_t max_keys : {0, 1, 127, 128, 129, 1000, 2049, 5000, 70000, 1000000}) {
+          SplitInput in = input_of(items, max_keys);
+          in.num_sms = sms, in.blocks_per_sm = blocks;
+          in.min_chunk = blocks == 3 ? 128 : 64;
+          in.bytes_per_ns_of_block = blocks == 3 ? 12.0 : 55.0;  // as the simt kernels'
+          in.lengths_differ = (items + max_keys) % 3 != 0;
+          all.push_back(in);
         }
-        for (int64_t off : {0, 1, 2, 31, 32, 33}) expect_parts(plan, std::max<int64_t>(max_keys - off, 0));
-        for (int64_t n = 1; n < 40; ++n) {
-          for (int64_t off : {-1, 0, 1}) {
-            const int64_t keys = n * plan.max_chunk + off;
-            if (keys >= 0 && keys <= max_keys) expect_parts(plan, keys);
-          }
-        }
-        EXPECT_LE(items * plan.max_splits, std::max(items, 16 * slots)) << "the workspace is bounded";
-        if (HasFailure()) return;
       }
     }
   }
+  return all;
+}
+
+testing::Message text_of(const SplitInput& in) {
+  return testing::Message() << in.items << " items, at most " << in.max_keys << " keys, " << in.num_sms << " SMs with "
+                            << in.blocks_per_sm << " thread blocks";
+}
+
+TEST(SplitPlanTest, EveryKeyIsInOnePart) {
+  std::mt19937_64 random(8);
+  for (const SplitInput& in : inputs()) {
+    const SplitPlan plan = SplitPlan::make(in);
+    SCOPED_TRACE(text_of(in));
+    for (int64_t keys = 0; keys <= std::min<int64_t>(in.max_keys, 300); ++keys) expect_parts(plan, keys);
+    for (int i = 0; i < 20; ++i) {
+      expect_parts(plan, static_cast<int64_t>(random() % static_cast<uint64_t>(in.max_keys + 1)));
+    }
+    std::vector<int64_t> edges{in.max_keys};
+    for (int64_t n = 1; n < 10; ++n) edges.push_back(n * plan.max_chunk);
+    for (const SplitPlan::Choice& choice : plan.choices) edges.push_back(choice.min_keys);
+    for (int64_t edge : edges) {
+      for (int64_t off : {-33, -32, -1, 0, 1, 31, 32}) {
+        if (edge + off >= 0 && edge <= in.max_keys && edge + off <= in.max_keys) expect_parts(plan, edge + off);
+      }
+    }
+    const int64_t slots = static_cast<int64_t>(in.num_sms) * in.blocks_per_sm;
+    EXPECT_LE(in.items * plan.workspace_splits, std::max(in.items, 16 * slots)) << "the workspace is bounded";
+    EXPECT_LE(plan.max_splits, plan.workspace_splits);
+    if (HasFailure()) return;
+  }
+}
+
+TEST(SplitPlanTest, NoLengthHasMoreParts) {
+  for (const SplitInput& in : inputs()) {
+    if (in.max_keys > 5000) continue;
+    const SplitPlan plan = SplitPlan::make(in);
+    for (int64_t keys = 0; keys <= in.max_keys; ++keys) {
+      ASSERT_LE(plan.num_splits(keys), plan.max_splits) << text_of(in) << ", " << keys << " keys";
+    }
+  }
+}
+
+// The size of the workspace is asked for without the array of lengths.
+TEST(SplitPlanTest, TheWorkspaceDoesNotDependOnLengths) {
+  for (SplitInput in : inputs()) {
+    in.lengths_differ = true;
+    const int64_t splits = SplitPlan::make(in).workspace_splits;
+    in.lengths_differ = false;
+    EXPECT_EQ(SplitPlan::make(in).workspace_splits, splits) << text_of(in);
+  }
+}
+
+// From 1 part on, longer keys get more; what is chosen is the fastest by the model.
+TEST(SplitPlanTest, ChoicesAreTheModelsEnvelope) {
+  for (const SplitInput& in : inputs()) {
+    const SplitPlan plan = SplitPlan::make(in);
+    EXPECT_EQ(plan.choice_of(0).splits.divisor, 1) << text_of(in);
+    for (int i = 1; i < SplitPlan::kMaxChoices; ++i) {
+      const SplitPlan::Choice &before = plan.choices[i - 1], &choice = plan.choices[i];
+      if (choice.min_keys > in.max_keys) continue;
+      EXPECT_GE(choice.min_keys, before.min_keys) << text_of(in);
+      EXPECT_GT(choice.splits.divisor, before.splits.divisor) << text_of(in);
+      const auto keys = static_cast<double>(choice.min_keys);
+      const auto us = [&](const SplitPlan::Choice& of) {
+        const SplitPlan::Cost cost = SplitPlan::cost_of(in, of.splits.divisor);
+        return cost.fixed + cost.per_key * keys;
+      };
+      EXPECT_LE(us(choice), us(before) + 1e-6) << text_of(in);
+    }
+  }
+}
+
+// Prototypes were within a few per cent of their best with these.
+TEST(SplitPlanTest, ChoicesOnAnH200) {
+  const auto splits = [](int64_t items, int64_t keys, bool differ) {
+    SplitInput in = input_of(items, keys);
+    in.lengths_differ = differ;
+    return SplitPlan::make(in).num_splits(keys);
+  };
+  for (bool differ : {false, true}) {
+    for (int64_t items : {8, 64, 128, 512}) {
+      for (int64_t keys : {0, 1, 16, 64, 128}) EXPECT_EQ(splits(items, keys, differ), 1) << items << ", " << keys;
+    }
+    EXPECT_EQ(splits(8, 512, differ), 8) << "one tile for each warp";
+    EXPECT_EQ(splits(8, 2048, differ), 32);
+    EXPECT_EQ(splits(8, 8192, differ), 32) << "two thread blocks on an SM";
+    EXPECT_GE(splits(8, 131072, differ), 32);
+    EXPECT_LE(splits(8, 131072, differ), 33);
+    EXPECT_EQ(splits(64, 2048, differ), 4);
+    EXPECT_EQ(splits(128, 2048, differ), 1);
+    EXPECT_EQ(splits(512, 1024, differ), 1);
+    EXPECT_EQ(splits(1024, 2048, differ), 1);
+  }
+  EXPECT_EQ(splits(64, 131072, false), 4);
+  EXPECT_EQ(splits(64, 131072, true), 32) << "4096 keys at most";
+  EXPECT_EQ(splits(128, 8192, false), 1) << "97 % of the SMs are busy";
+  EXPECT_EQ(splits(128, 8192, true), 2) << "one long sequence would keep 8 SMs busy";
+  EXPECT_EQ(splits(512, 8192, false), 1);
+  EXPECT_EQ(splits(512, 8192, true), 2);
+  EXPECT_GT(splits(300, 8192, false), 1) << "36 thread blocks of a second wave would be alone";
+}
+
+// A cache for 131072 keys: each sequence gets what its own length is worth.
+TEST(SplitPlanTest, LongCapacityShortSequences) {
+  const SplitPlan plan = SplitPlan::make(input_of(64, 131072));
+  EXPECT_EQ(plan.num_splits(64), 1);
+  EXPECT_EQ(plan.num_splits(2048), 4);
+  EXPECT_EQ(plan.num_splits(131072), 32);
+  EXPECT_LE(plan.max_splits, 66);
 }
 
 TEST(PartialsTest, TheLastRowEndsAtTheWorkspacesEnd) {
   for (int head_dim_v : {1, 4, 63, 64, 128, 256}) {
     for (int rows : {1, 4, 16}) {
-      const SplitPlan plan = SplitPlan::make(7, 5000, 132);
+      const SplitPlan plan = SplitPlan::make(input_of(7, 5000));
       ASSERT_GT(plan.max_splits, 1);
       const int64_t bytes = Partials::bytes(7, plan, rows, head_dim_v);
       std::vector<float> memory(static_cast<size_t>(bytes) / sizeof(float));

@@ -2,6 +2,7 @@
 
 #include "cuda/device.h"
 #include "cuda/launch_plan.h"
+#include "cuda/mma/rows_mma.h"
 #include "cuda/select.h"
 #include "cuda/simt/launch_simt.h"
 
@@ -10,42 +11,40 @@ namespace {
 
 template <class Config>
 KernelRow prefill_simt(const char* name, double fma_rate) {
-  return {name,
-          Family::kSimt,
-          Phase::kPrefill,
-          /*float32=*/Config::kFloat32,
-          /*float16=*/!Config::kFloat32,
-          /*bfloat16=*/!Config::kFloat32,
-          Config::kHeadDim,
-          Config::kTileQ,
-          Config::kSharedBytes,
-          Config::kMinBlocks,
-          fma_rate,
-          /*bytes_in_flight=*/0,
-          launch_prefill_simt<Config>};
+  KernelRow row;
+  row.name = name;
+  row.float32 = Config::kFloat32;
+  row.float16 = row.bfloat16 = !Config::kFloat32;
+  row.max_head_dim = Config::kHeadDim;
+  row.tile_rows = Config::kTileQ;
+  row.shared_bytes = Config::kSharedBytes;
+  row.blocks_per_sm = Config::kMinBlocks;
+  row.fma_rate = fma_rate;
+  row.launch = launch_prefill_simt<Config>;
+  return row;
 }
 
 template <DType kDType, int kHeadDim, int kRows>
 KernelRow decode_simt(const char* name) {
   using Config = DecodeSimtConfig<kDType, kHeadDim, kRows>;
-  return {name,
-          Family::kSimt,
-          Phase::kDecode,
-          kDType == DType::kFloat32,
-          kDType == DType::kFloat16,
-          kDType == DType::kBFloat16,
-          kHeadDim,
-          kRows,
-          /*shared_bytes=*/0,
-          Config::kMinBlocks,
-          /*fma_rate=*/0.3,
-          Config::kBytesInFlight,
-          launch_decode_simt<kDType, kHeadDim, kRows>};
+  KernelRow row;
+  row.name = name;
+  row.phase = Phase::kDecode;
+  row.float32 = kDType == DType::kFloat32;
+  row.float16 = kDType == DType::kFloat16;
+  row.bfloat16 = kDType == DType::kBFloat16;
+  row.max_head_dim = kHeadDim;
+  row.tile_rows = kRows;
+  row.blocks_per_sm = Config::kMinBlocks;
+  row.fma_rate = 0.3;
+  row.bytes_in_flight = Config::kBytesInFlight;
+  row.launch = launch_decode_simt<kDType, kHeadDim, kRows>;
+  return row;
 }
 
 std::vector<KernelRow> make_table() {
   constexpr DType kF32 = DType::kFloat32, kF16 = DType::kFloat16, kBf16 = DType::kBFloat16;
-  return {
+  std::vector<KernelRow> table = {
       prefill_simt<PrefillSimtHd64<true>>("attention_prefill_simt_f32_hd64", 0.64),
       prefill_simt<PrefillSimtHd64Small<true>>("attention_prefill_simt_f32_hd64_small", 0.56),
       prefill_simt<PrefillSimtHd128<true>>("attention_prefill_simt_f32_hd128", 0.67),
@@ -77,6 +76,8 @@ std::vector<KernelRow> make_table() {
       decode_simt<kBf16, 256, 1>("attention_decode_simt_bf16_hd256_rows1"),
       decode_simt<kBf16, 256, 4>("attention_decode_simt_bf16_hd256_rows4"),
   };
+  add_mma_rows(&table);
+  return table;
 }
 
 }  // namespace

@@ -26,17 +26,19 @@ struct LaunchContext {
 };
 
 struct KernelRow {
-  const char* name;
-  Family family;
-  Phase phase;
-  bool float32, float16, bfloat16;  // dtypes
-  int max_head_dim;                 // head_dim and head_dim_v up to this
-  int tile_rows;                    // rows of a kv head that a thread block serves
-  int shared_bytes;                 // dynamic, per thread block
-  int blocks_per_sm;                // that its registers and shared memory allow on a large SM
-  double fma_rate;                  // of the SMs' float32 peak, measured: docs/kernels/simt.md
-  int bytes_in_flight;              // decode: that a thread block loads at a time; 0: does not limit it
-  void (*launch)(const AttentionProblem& problem, const KernelRow& row, const LaunchContext& context);
+  const char* name = "";
+  Family family = Family::kSimt;
+  Phase phase = Phase::kPrefill;
+  bool float32 = false, float16 = false, bfloat16 = false;  // dtypes
+  bool aligned_only = false;  // rows of q, k and v on 16 bytes, head_dim and head_dim_v multiples of 16 bytes
+  bool score_options = true;  // takes softcap, mask and ALiBi, and a scale that is not positive
+  int max_head_dim = 0;       // head_dim and head_dim_v up to this
+  int tile_rows = 1;          // rows of a kv head that a thread block serves
+  int shared_bytes = 0;       // dynamic, per thread block
+  int blocks_per_sm = 1;      // that its registers and shared memory allow on a large SM
+  double fma_rate = 1.0;      // of the SMs' float32 peak, measured: docs/kernels
+  int bytes_in_flight = 0;    // that a thread block loads at a time; 0: does not limit it
+  void (*launch)(const AttentionProblem& problem, const KernelRow& row, const LaunchContext& context) = nullptr;
 
   bool takes(DType dtype) const {
     return dtype == DType::kFloat32 ? float32 : dtype == DType::kFloat16 ? float16 : bfloat16;

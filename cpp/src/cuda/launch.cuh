@@ -34,4 +34,40 @@ void launch(void (*kernel)(Args...), const char* what, unsigned blocks, int thre
         what);
 }
 
+// Whether the code of the kernel that the (current) device runs has the instructions of chained launches
+// (ptx/grid_dependency.cuh): if it was compiled for sm_90 or later, not if the driver translated older PTX.
+template <auto* kKernel>
+bool is_chainable(int device) {
+  static std::atomic<uint64_t> asked{0}, chainable{0};
+  const uint64_t bit = UINT64_C(1) << (device & 63);
+  if ((asked.load(std::memory_order_acquire) & bit) == 0) {
+    cudaFuncAttributes attributes = {};
+    check(cudaFuncGetAttributes(&attributes, reinterpret_cast<const void*>(kKernel)), "cudaFuncGetAttributes");
+    if (attributes.ptxVersion >= 90 && attributes.binaryVersion >= 90) {
+      chainable.fetch_or(bit, std::memory_order_relaxed);
+    }
+    asked.fetch_or(bit, std::memory_order_release);
+  }
+  return (chainable.load(std::memory_order_relaxed) & bit) != 0;
+}
+
+// Like launch(), but the kernel may begin while the one before it in the stream still runs. Both are chainable, and
+// every thread block of this one waits (ptx::grid_dependency_wait) before it reads what the other writes.
+template <typename... Args>
+void launch_chained(void (*kernel)(Args...), const char* what, unsigned blocks, int threads, int shared_bytes,
+                    cudaStream_t stream, const Args&... args) {
+  const void* pointers[] = {&args...};
+  cudaLaunchAttribute attribute = {};
+  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attribute.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config = {};
+  config.gridDim = dim3(blocks);
+  config.blockDim = dim3(static_cast<unsigned>(threads));
+  config.dynamicSmemBytes = static_cast<size_t>(shared_bytes);
+  config.stream = stream;
+  config.attrs = &attribute;
+  config.numAttrs = 1;
+  check(cudaLaunchKernelExC(&config, reinterpret_cast<const void*>(kernel), const_cast<void**>(pointers)), what);
+}
+
 }  // namespace dlattn::cuda

@@ -72,8 +72,9 @@ void set_aligned(AttentionProblem* p, int64_t b, int64_t n, int64_t b_k, int64_t
                          {{b_k, p->k_stride_batch}, {n_k, p->k_stride_seq}, {h_kv, p->k_stride_head}});
   p->v_aligned = aligned(p->v, p->head_dim_v, kPieceBytes,
                          {{b_k, p->v_stride_batch}, {n_k, p->v_stride_seq}, {h_kv, p->v_stride_head}});
-  p->out_aligned = aligned(p->out, p->head_dim_v, 4 * item,
-                           {{b, p->out_stride_batch}, {n, p->out_stride_seq}, {h, p->out_stride_head}});
+  const std::initializer_list<Axis> out = {{b, p->out_stride_batch}, {n, p->out_stride_seq}, {h, p->out_stride_head}};
+  p->out_aligned = aligned(p->out, p->head_dim_v, 4 * item, out);
+  p->out_aligned_16 = aligned(p->out, p->head_dim_v, kPieceBytes, out);
 }
 
 }  // namespace

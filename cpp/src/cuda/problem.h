@@ -29,8 +29,8 @@ struct AttentionProblem {
   int64_t v_stride_batch = 0, v_stride_seq = 0, v_stride_head = 0;
   int64_t out_stride_batch = 0, out_stride_seq = 0, out_stride_head = 0;
   int64_t lse_stride_batch = 0, lse_stride_head = 0;
-  // Rows of the tensor may be read or written 16 bytes (out: four elements) at a time.
-  bool q_aligned = false, k_aligned = false, v_aligned = false, out_aligned = false;
+  // Rows of the tensor may be read or written 16 bytes (out_aligned: four elements) at a time.
+  bool q_aligned = false, k_aligned = false, v_aligned = false, out_aligned = false, out_aligned_16 = false;
 
   // Which arrays there are; a question about sizes may leave their pointers null.
   bool ragged_q = false, ragged_k = false, paged = false;

@@ -5,6 +5,7 @@
 #include <cstdlib>
 
 #include "cuda/device.h"
+#include "cuda/launch_plan.h"
 #include "cuda_archs.h"
 #include "dlattn/error.h"
 #include "element.h"
@@ -99,11 +100,16 @@ std::optional<Family> forced_family() {
 namespace {
 
 // What a row lacks for a call, in the order in which it is asked.
-enum class Lack { kNothing, kCode, kDType, kHeadDim, kSharedMemory };
+enum class Lack { kNothing, kCode, kDType, kHeadDim, kAlignment, kOptions, kLength, kSharedMemory };
+
+constexpr int64_t kMaxKeys = INT64_C(1) << 30;  // mma: keys are counted in 32 bits
 
 Lack lack_of(const KernelRow& row, const AttentionProblem& p, const DeviceCaps& caps) {
   if (!row.takes(p.dtype)) return Lack::kDType;
   if (std::max(p.head_dim, p.head_dim_v) > row.max_head_dim) return Lack::kHeadDim;
+  if (row.aligned_only && !(p.q_aligned && p.k_aligned && p.v_aligned)) return Lack::kAlignment;
+  if (!row.score_options && (p.has_score_options() || !(p.scale > 0.0f))) return Lack::kOptions;
+  if (row.family == Family::kMma && p.max_len_k > kMaxKeys) return Lack::kLength;
   if (row.shared_bytes > caps.max_shared_bytes) return Lack::kSharedMemory;
   return family_runs_on(row.family, caps) ? Lack::kNothing : Lack::kCode;
 }
@@ -119,6 +125,12 @@ std::string why_not(const KernelRow& row, const AttentionProblem& p, const Devic
       return std::string("no ") + name_of(p.dtype);
     case Lack::kHeadDim:
       return "head_dim up to " + std::to_string(row.max_head_dim);
+    case Lack::kAlignment:
+      return "rows of q, k and v at multiples of 16 bytes, head_dim and head_dim_v multiples of 8";
+    case Lack::kOptions:
+      return "no softcap, mask or ALiBi, and a positive scale";
+    case Lack::kLength:
+      return "up to " + std::to_string(kMaxKeys) + " keys";
     case Lack::kSharedMemory:
       return "needs " + std::to_string(row.shared_bytes) + " bytes of shared memory, the device has " +
              std::to_string(caps.max_shared_bytes);
@@ -146,14 +158,17 @@ double estimate_us(const KernelRow& row, const AttentionProblem& p, const Device
   const double items = std::max(1.0, std::ceil(rows / row.tile_rows)) * static_cast<double>(p.batch_size) *
                        static_cast<double>(p.num_kv_heads);
   const double sms = caps.num_sms;
+  const double in_flight = std::min(1.0, static_cast<double>(row.blocks_per_sm) * row.bytes_in_flight / kBytesInFlight);
   if (row.phase == Phase::kPrefill) {
     const double fma = row.tile_rows * keys * (p.head_dim + row.max_head_dim);
-    return 4.0 + std::ceil(items / sms) * fma / (kFmaPerUs * row.fma_rate * resident_fraction(row, caps));
+    const double us_of_item = fma / (kFmaPerUs * row.fma_rate * resident_fraction(row, caps));
+    if (!splits_keys(row, p)) return 4.0 + std::ceil(items / sms) * us_of_item;
+    const double bytes = items * keys * 2 * row.max_head_dim * size_of(p.dtype);
+    return 6.0 + std::max(items * us_of_item, bytes / (kBytesPerUs * in_flight)) / sms;
   }
   // The keys are split until all SMs have work.
   const double fma = items * std::min<double>(rows, row.tile_rows) * keys * 2 * row.max_head_dim;
-  const double bytes = items * keys * 2 * row.max_head_dim * (p.dtype == DType::kFloat32 ? 4 : 2);
-  const double in_flight = std::min(1.0, static_cast<double>(row.blocks_per_sm) * row.bytes_in_flight / kBytesInFlight);
+  const double bytes = items * keys * 2 * row.max_head_dim * size_of(p.dtype);
   return 5.0 + std::max(fma / (kFmaPerUs * row.fma_rate), bytes / (kBytesPerUs * in_flight)) / sms;
 }
 

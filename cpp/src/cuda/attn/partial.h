@@ -26,8 +26,8 @@ struct Partials {
   }
 
   static int64_t bytes(int64_t items, const SplitPlan& plan, int rows, int head_dim_v) {
-    if (plan.max_splits <= 1) return 0;
-    return items * plan.max_splits * rows * ((head_dim_v + 3) / 4 * 4 + 2) * static_cast<int64_t>(sizeof(float));
+    if (plan.workspace_splits <= 1) return 0;
+    return items * plan.workspace_splits * rows * ((head_dim_v + 3) / 4 * 4 + 2) * static_cast<int64_t>(sizeof(float));
   }
 
   // Of one row: its acc is at `index` * row_floats, its row_max and row_sum at `index`.

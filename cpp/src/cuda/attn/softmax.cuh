@@ -11,7 +11,7 @@
 
 namespace dlattn::cuda {
 
-constexpr float kLog2E = 1.44269504088896341f;
+constexpr float kLog2E = 1.44269504088896341f, kLn2 = 0.693147180559945309f;
 
 // e^x. Subtracting before this keeps equal huge scores exact: nothing may be fused into exp2(s c - m c).
 __device__ __forceinline__ float exp_of(float x) { return ptx::ex2_approx_ftz(x * kLog2E); }

@@ -1,7 +1,7 @@
 // attention_prefill_simt -- forward attention without tensor cores, in float32: any GPU, dtype, head_dim <= 256, stride, option
 //   computes  out = softmax(scale q k^T + mask) v;  lse = natural log of the row sum (optional)
 //   work      one (row tile, kv head) item; the rows of all heads that share the kv head share the tile; causal: the longest
-//             tiles of all heads first (find_work)
+//             tiles of all heads first (attn/work_order.h)
 //   tile      kTileQ rows x kTileKV keys; a thread holds rows/kThreadsY x keys/16 scores and rows/kThreadsY x head_dim/16 results
 //   roles     kThreadsY x 16 threads; a row belongs to the 16 lanes of equal parity in a warp, so its softmax needs shuffles only.
 //             Where there are 256 threads, one half copies k, the other v: one warp of a scheduler computes meanwhile
@@ -20,6 +20,7 @@
 #include "cuda/attn/row_tile.h"
 #include "cuda/attn/softmax.cuh"
 #include "cuda/attn/store.cuh"
+#include "cuda/attn/work_order.h"
 #include "cuda/simt/config_simt.h"
 
 namespace dlattn::cuda {
@@ -466,28 +467,13 @@ struct Block {
   }
 };
 
-// Causal: the longest tiles of all heads first, so that no long one starts last. Else the tiles of a kv head are neighbours,
-// which share its keys in the L2.
-struct WorkItem {
-  int64_t slot, kv_head;
-};
-__device__ __forceinline__ WorkItem find_work(const AttentionProblem& p, const RowTiles& tiles, int64_t item) {
-  if (p.window_right != 0 || tiles.ragged) {
-    const int64_t kv_head = item / tiles.num_slots;
-    return {item - kv_head * tiles.num_slots, kv_head};
-  }
-  const int64_t outer = p.kv_heads_div.div(item);  // rank of the tile in its sequence * batch_size + batch
-  const int64_t rank = outer / p.batch_size;
-  const int64_t batch = outer - rank * p.batch_size;
-  return {batch * tiles.per_sequence.divisor + rank, item - outer * p.num_kv_heads};
-}
-
 template <class Config>
 __global__ __launch_bounds__(Config::kThreads, Config::kMinBlocks) void attention_prefill_simt(
-    const __grid_constant__ AttentionProblem problem, const __grid_constant__ RowTiles tiles, int64_t num_items) {
+    const __grid_constant__ AttentionProblem problem, const __grid_constant__ RowTiles tiles,
+    const __grid_constant__ WorkOrder order, int64_t num_items) {
   extern __shared__ float4 smem[];
   for (int64_t item = blockIdx.x; item < num_items; item += gridDim.x) {
-    const WorkItem work = find_work(problem, tiles, item);
+    const WorkOrder::Item work = order.find(item);
     const RowTile tile = tiles.find(work.slot);
     if (tile.first_row < 0) continue;
     Block<Config> block(problem, tile, work.kv_head, reinterpret_cast<float*>(smem));

@@ -15,7 +15,7 @@ void launch_prefill_simt(const AttentionProblem& problem, const KernelRow& row, 
   constexpr auto* kKernel = prefill_simt::attention_prefill_simt<Config>;
   allow_shared<kKernel>(context.device, Config::kSharedBytes);
   launch(kKernel, "launch of attention_prefill_simt", grid_of(items), Config::kThreads, Config::kSharedBytes,
-         context.stream, problem, tiles, items);
+         context.stream, problem, tiles, WorkOrder(problem, tiles), items);
 }
 
 }  // namespace dlattn::cuda

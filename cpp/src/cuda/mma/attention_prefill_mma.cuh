@@ -1,0 +1,516 @@
+// attention_prefill_mma -- forward attention with the tensor cores of any GPU from sm_80 on: float16 and bfloat16
+//   computes  out = softmax(scale q k^T + mask) v;  lse = natural log of the row sum (optional); or the partial sums of a part
+//             of the keys (attn/partial.h)
+//   work      one (part of the keys, row tile, kv head) item; the rows of all heads that share the kv head share the tile
+//             (attn/work_order.h)
+//   tile      kTileQ rows x kTileKV keys; a warp has kWarpRows rows (two MMA tiles of 16 share what is read of k and v)
+//   roles     all warps copy and compute; a warp skips the tiles that none of its rows sees
+//   pipeline  q k^T of the next tile runs between the exponentials of this one, then p v of this one
+//   softmax   relative to a reference of each row, which stays where it is while all exponentials are small: no maximum, no
+//             rescaling in the loop
+//   registers scores (of two tiles) and results in float32, probabilities in 16 bit: the scores' fragments are the operand of
+//             the next product
+//   smem      q, kStages tiles of k and of v; rows padded by 16 bytes: no bank conflicts. What each row sees, where it lies.
+//             In the end q's place holds the results on their way out
+//   sync      cp.async; one block barrier a tile: the copies of the next ones start behind it, into the places of those that
+//             all warps are done with
+//   assumes   head_dim, head_dim_v multiples of 8, rows of q, k, v 16-byte aligned; without kOptions: no softcap, mask, ALiBi,
+//             and scale > 0
+//   elsewhere few rows: attention_decode_mma.cuh; parts are merged in any/combine_splits.cu
+//   checked   tests_cpp/ops/test_attention_cuda.cpp, test_ragged_cuda.cpp; speed: docs/kernels/mma.md
+#pragma once
+
+#include "cuda/attn/partial.h"
+#include "cuda/attn/softmax.cuh"
+#include "cuda/mma/key_tiles.cuh"
+#include "cuda/ptx/mma_sync.cuh"
+
+namespace dlattn::cuda {
+namespace prefill_mma {
+
+template <typename T, class Config>
+struct SharedStorage {
+  T q[Config::kTileQ][Config::kPitch];
+  KeyStorage<T, Config> keys;
+  WorkItem item;
+  int2 visible[Config::kTileQ];                            // keys begin .. end of a row, counted from the part's first
+  int4 bounds[Config::kWarps];                             // what some and what all rows of a warp see: begin, end, begin, end
+  int64_t q_row[Config::kTileQ], out_row[Config::kTileQ];  // in elements
+  float reference[Config::kTileQ];  // of a row, as an exponent of 2; -inf: no key yet
+  float2 state[Config::kTileQ];     // in the end: factor and sum of a row
+};
+
+template <typename T, class Config, bool kOptions>
+struct Block {
+  using Storage = SharedStorage<T, Config>;
+  using Layout = CopyLayout<Config>;
+  static constexpr int kHeadDim = Config::kHeadDim, kTileQ = Config::kTileQ, kTileKV = Config::kTileKV;
+  static constexpr int kStages = Config::kStages, kPitchBytes = Layout::kPitchBytes;
+  static constexpr int kRowTiles = Config::kWarpRows / 16, kRows = 2 * kRowTiles;  // of a warp; of a thread
+  static constexpr int kKeyTiles = kTileKV / 8, kDimTiles = kHeadDim / 8, kSteps = kHeadDim / 16;
+  // Of a row's exponentials in a thread and tile: from when on the reference moves; what T holds for certain.
+  static constexpr float kLargeSum = 256.0f, kLargestSum = std::is_same_v<T, __half> ? 32768.0f : 1e30f;
+  static_assert(kTileQ <= Config::kThreads && Config::kWarpRows <= 32, "a thread looks up a row");
+  static_assert(kStages == 2, "a tile is copied while another one is used");
+  using Scores = float[kRowTiles][kKeyTiles][4];
+
+  const AttentionProblem& p;
+  Storage& smem;
+  const int lane, warp;
+  float scale_log2;                        // what a score is multiplied by to be an exponent of 2
+  float acc[kRowTiles][kDimTiles][4];
+  float row_sum[kRows];  // of this thread's keys
+
+  __device__ __forceinline__ Block(const AttentionProblem& problem, Storage& storage)
+      : p(problem),
+        smem(storage),
+        lane(static_cast<int>(threadIdx.x) & 31),
+        warp(static_cast<int>(threadIdx.x) / 32),
+        scale_log2(kOptions ? kLog2E : problem.scale * kLog2E) {}
+
+  static __device__ __forceinline__ void clear(Scores& scores) {
+#pragma unroll
+    for (int m = 0; m < kRowTiles; ++m) {
+#pragma unroll
+      for (int n = 0; n < kKeyTiles; ++n) {
+#pragma unroll
+        for (int e = 0; e < 4; ++e) scores[m][n][e] = 0.0f;
+      }
+    }
+  }
+
+  // Row i of a thread: i / 2 is the MMA tile, i % 2 its half.
+  __device__ __forceinline__ int row_of(int i) const {
+    return warp * Config::kWarpRows + i / 2 * 16 + i % 2 * 8 + lane / 4;
+  }
+
+  __device__ __forceinline__ void find_rows(const WorkItem& item) const {
+    const int row = static_cast<int>(threadIdx.x);
+    if (row >= kTileQ) return;
+    smem.reference[row] = row < item.num_rows ? -INFINITY : 0.0f;
+    smem.visible[row] = make_int2(0, 0);
+    if (row >= item.num_rows) return;
+    const Sequence& s = item.sequence;
+    const int64_t query = item.query_of(p, row), head = item.head_of(p, row, query);
+    const auto in_part = [&](int64_t key) {
+      return static_cast<int>(min(max(key - item.keys.begin, int64_t{0}), item.keys.end - item.keys.begin));
+    };
+    smem.visible[row] = make_int2(in_part(s.key_begin(p, query)), in_part(s.key_end(p, query)));
+    smem.q_row[row] = s.q_base + query * p.q_stride_seq + head * p.q_stride_head;
+    smem.out_row[row] = s.out_base + query * p.out_stride_seq + head * p.out_stride_head;
+  }
+
+  // Both ends of what a query sees grow with the query. A warp without rows sees nothing.
+  __device__ __forceinline__ void find_bounds(int num_rows) const {
+    const int first = warp * Config::kWarpRows, last = min(first + Config::kWarpRows, num_rows) - 1;
+    if (lane != 0) return;
+    const int2 low = smem.visible[first], high = smem.visible[max(last, first)];
+    smem.bounds[warp] = make_int4(low.x, high.y, high.x, low.y);
+  }
+
+  __device__ __forceinline__ void copy_q(const KeyTiles<T, Config>& keys, int num_rows) const {
+    const T* q = static_cast<const T*>(p.q) + keys.column;
+    const uint32_t place = ptx::smem_address(&smem.q[keys.row][keys.column]);
+#pragma unroll 4
+    for (int r = 0; r < kTileQ; r += Layout::kRowStep) {
+      const bool valid = keys.row + r < num_rows;
+      const T* from = q + (valid ? smem.q_row[keys.row + r] : 0);
+#pragma unroll
+      for (int c = 0; c < Layout::kChunkSteps; ++c) {
+        const int column = 8 * c * Layout::kLanes;
+        if (keys.column + column >= p.head_dim) break;
+        ptx::cp_async_16(place + r * kPitchBytes + column * Layout::kItem, from + column, valid);
+      }
+    }
+    keys.clear_padding(&smem.q[0][0], kTileQ, p.head_dim);
+  }
+
+  // scores = q k^T of the tile in `stage`; `also(step)` is called between the products.
+  template <class Also>
+  __device__ __forceinline__ void compute_scores(int stage, Scores& scores, const Also& also) const {
+    clear(scores);
+    const uint32_t q_at = ptx::smem_address(&smem.q[warp * Config::kWarpRows + lane % 16][lane / 16 * 8]);
+    const uint32_t k_at = ptx::smem_address(&smem.keys.k[stage][lane % 8 + lane / 16 * 8][lane / 8 % 2 * 8]);
+#pragma unroll
+    for (int step = 0; step < kSteps; ++step) {
+      uint32_t q[kRowTiles][4];
+#pragma unroll
+      for (int m = 0; m < kRowTiles; ++m) ptx::ldmatrix_x4(q[m], q_at + m * 16 * kPitchBytes + step * 32);
+      also(step);
+#pragma unroll
+      for (int n = 0; n < kKeyTiles; n += 2) {
+        uint32_t k[4];
+        ptx::ldmatrix_x4(k, k_at + n * 8 * kPitchBytes + step * 32);
+#pragma unroll
+        for (int m = 0; m < kRowTiles; ++m) {
+          ptx::mma_m16n8k16<T>(scores[m][n], q[m], k[0], k[1]);
+          ptx::mma_m16n8k16<T>(scores[m][n + 1], q[m], k[2], k[3]);
+        }
+      }
+    }
+  }
+
+  // Element e of key tile n, counted from the tile's first key.
+  __device__ __forceinline__ int key_of(int n, int e) const { return 8 * n + 2 * (lane % 4) + e; }
+
+  template <class Change>
+  __device__ __forceinline__ void change_row(int i, Scores& scores, const Change& change) const {
+#pragma unroll
+    for (int n = 0; n < kKeyTiles; ++n) {
+#pragma unroll
+      for (int e = 0; e < 2; ++e) {
+        float& x = scores[i / 2][n][i % 2 * 2 + e];
+        x = change(x, key_of(n, e));
+      }
+    }
+  }
+
+  // Scale, softcap, ALiBi and mask of a tile whose first key is key `begin` of the part. Hidden: -inf.
+  __device__ __forceinline__ void apply_options(int begin, Scores& scores) const {
+    const WorkItem& item = smem.item;
+    const int64_t first = item.keys.begin + begin, batch = item.sequence.batch;
+#pragma unroll
+    for (int i = 0; i < kRows; ++i) {
+      const int row = row_of(i);
+      if (row >= item.num_rows) continue;
+      const int64_t query = item.query_of(p, row), head = item.head_of(p, row, query);
+      change_row(i, scores, [&](float x, int) { return x * p.scale; });
+      if (p.softcap > 0.0f) {  // c tanh(x / c) = c - 2 c / (1 + e^(2 x / c))
+        const float exponent = 2.0f * kLog2E / p.softcap;
+        change_row(i, scores, [&](float x, int) {
+          return p.softcap - __fdividef(2.0f * p.softcap, 1.0f + ptx::ex2_approx_ftz(x * exponent));
+        });
+      }
+      if (p.alibi_slopes.data != nullptr) {
+        const float slope =
+            load_float(p.alibi_slopes.data, p.alibi_slopes.dtype, batch * p.alibi_stride_batch + head);
+        constexpr int64_t kFar = int64_t{1} << 30;
+        const auto distance = static_cast<int>(max(min(query + item.sequence.offset - first, kFar), -kFar));
+        change_row(i, scores, [&](float x, int key) { return x - slope * static_cast<float>(abs(distance - key)); });
+      }
+      if (p.mask.data == nullptr) continue;
+      const int64_t at = (p.mask.batch_size > 1 ? batch * p.mask.stride_batch : 0) +
+                         (p.mask.num_heads > 1 ? head * p.mask.stride_head : 0) + query * p.mask.stride_seq_q +
+                         first * p.mask.stride_seq_k;
+      const int64_t left = query < p.mask.seqlen_q ? p.mask.seqlen_k - first : 0;
+      const int count = static_cast<int>(max(min(left, int64_t{kTileKV}), int64_t{0}));
+      if (p.mask.dtype == DType::kBool) {
+        const auto* mask = static_cast<const uint8_t*>(p.mask.data) + at;
+        change_row(i, scores, [&](float x, int key) {
+          return key < count && mask[key * p.mask.stride_seq_k] != 0 ? x : -INFINITY;
+        });
+      } else {
+        change_row(i, scores, [&](float x, int key) {
+          if (key >= count) return -INFINITY;
+          const float bias = load_float(p.mask.data, p.mask.dtype, at + key * p.mask.stride_seq_k);
+          return bias == -INFINITY ? -INFINITY : x + bias;  // -inf hides a NaN or +inf score, too
+        });
+      }
+    }
+  }
+
+  __device__ __forceinline__ void hide(int begin, Scores& scores) const {
+#pragma unroll
+    for (int i = 0; i < kRows; ++i) {
+      const int2 visible = smem.visible[row_of(i)];
+      const int first = visible.x - begin, end = visible.y - begin;
+      change_row(i, scores, [&](float x, int key) { return key < first || key >= end ? -INFINITY : x; });
+    }
+  }
+
+  // The row's largest score or argument.
+  __device__ __forceinline__ float largest_of(int i, const Scores& scores) const {
+    float largest = -INFINITY;
+#pragma unroll
+    for (int n = 0; n < kKeyTiles; ++n) {
+#pragma unroll
+      for (int e = 0; e < 2; ++e) largest = fmaxf(largest, scores[i / 2][n][i % 2 * 2 + e]);
+    }
+    largest = fmaxf(largest, __shfl_xor_sync(0xffffffffu, largest, 1));
+    return fmaxf(largest, __shfl_xor_sync(0xffffffffu, largest, 2));
+  }
+
+  // The new one is no smaller.
+  __device__ __forceinline__ void move_reference(int i, float reference, float moved) {
+    const float factor =
+        moved == reference ? 1.0f : ptx::ex2_approx_ftz(reference - (moved == -INFINITY ? 0.0f : moved));
+    if (lane % 4 == 0) smem.reference[row_of(i)] = moved;
+    row_sum[i] *= factor;
+#pragma unroll
+    for (int n = 0; n < kDimTiles; ++n) {
+      acc[i / 2][n][i % 2 * 2] *= factor;
+      acc[i / 2][n][i % 2 * 2 + 1] *= factor;
+    }
+  }
+
+  // Moves the references to the largest scores. Returns whether a row of this warp has seen no key yet.
+  __device__ __forceinline__ bool move_references(const Scores& scores) {
+    bool unseen = false;
+#pragma unroll
+    for (int i = 0; i < kRows; ++i) {
+      const float reference = smem.reference[row_of(i)];
+      const float moved = fmaxf(reference, largest_of(i, scores) * scale_log2);
+      move_reference(i, reference, moved);
+      unseen = unseen || moved == -INFINITY;
+    }
+    __syncwarp();
+    return __any_sync(0xffffffffu, unseen);
+  }
+
+  // The exponentials of `fragment`, two of which make the operand of a step, and their sums.
+  __device__ __forceinline__ void exponentiate(int fragment, const Scores& scores, const float (&subtract)[kRows],
+                                               uint32_t (&weights)[kRowTiles][4], float (&sums)[kRows]) const {
+    const int m = fragment / 2 % kRowTiles, n = fragment / (2 * kRowTiles) * 2 + fragment % 2;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int i = 2 * m + half;
+      const float low = ptx::ex2_approx_ftz(fmaf(scores[m][n][2 * half], scale_log2, -subtract[i]));
+      const float high = ptx::ex2_approx_ftz(fmaf(scores[m][n][2 * half + 1], scale_log2, -subtract[i]));
+      sums[i] += low + high;
+      weights[m][n % 2 * 2 + half] = pack<T>(low, high);
+    }
+  }
+
+  // acc += e^scores v, with the sums of the exponentials. Those of the next 16 keys between the products of these.
+  __device__ __forceinline__ void add_values(int stage, const Scores& scores, float (&sums)[kRows]) {
+    constexpr int kFragments = 2 * kRowTiles;  // of 16 keys
+    float subtract[kRows];
+#pragma unroll
+    for (int i = 0; i < kRows; ++i) {
+      const float reference = smem.reference[row_of(i)];
+      subtract[i] = reference == -INFINITY ? 0.0f : reference;
+      sums[i] = 0.0f;
+    }
+    uint32_t weights[2][kRowTiles][4];
+#pragma unroll
+    for (int f = 0; f < kFragments; ++f) exponentiate(f, scores, subtract, weights[0], sums);
+    const uint32_t at = ptx::smem_address(&smem.keys.v[stage][lane % 16][lane / 16 * 8]);
+#pragma unroll
+    for (int step = 0; step < kTileKV / 16; ++step) {
+#pragma unroll
+      for (int n = 0; n < kDimTiles; n += 2) {
+        uint32_t v[4];
+        ptx::ldmatrix_x4_trans(v, at + step * 16 * kPitchBytes + n * 16);
+        if (step + 1 < kTileKV / 16) {
+#pragma unroll
+          for (int f = n * kFragments / kDimTiles; f < (n + 2) * kFragments / kDimTiles; ++f) {
+            exponentiate((step + 1) * kFragments + f, scores, subtract, weights[(step + 1) % 2], sums);
+          }
+        }
+#pragma unroll
+        for (int m = 0; m < kRowTiles; ++m) {
+          ptx::mma_m16n8k16<T>(acc[m][n], weights[step % 2][m], v[0], v[1]);
+          ptx::mma_m16n8k16<T>(acc[m][n + 1], weights[step % 2][m], v[2], v[3]);
+        }
+      }
+      __syncwarp();  // the compiler moves no reads across it, for which it would lack registers
+    }
+  }
+
+  // Large exponentials: the references move by powers of two. Returns whether some were too large for T.
+  __device__ __forceinline__ bool keep_small(const float (&sums)[kRows]) {
+    bool failed = false;
+#pragma unroll
+    for (int i = 0; i < kRows; ++i) {
+      failed = failed || !(sums[i] < kLargestSum);
+      float sum = row_sum[i];  // of the quad, which moves together
+      sum = fmaxf(sum, __shfl_xor_sync(0xffffffffu, sum, 1));
+      sum = fmaxf(sum, __shfl_xor_sync(0xffffffffu, sum, 2));
+      const float reference = smem.reference[row_of(i)];
+      if (sum > 1.0f && sum < kLargestSum) move_reference(i, reference, reference + ilogbf(sum));
+    }
+    __syncwarp();
+    return failed;
+  }
+
+  // What all steps need, and the first copies.
+  __device__ __forceinline__ void begin(KeyTiles<T, Config>& keys, const WorkItem& item) {
+    find_rows(item);
+    __syncthreads();
+    if (p.paged) {
+#pragma unroll 1
+      for (int tile = 0; tile < 2; ++tile) {
+        keys.request_page(tile);
+        ptx::cp_async_commit();
+        ptx::cp_async_wait<0>();
+        keys.put_place(tile);
+      }
+      keys.request_page(2);
+      __syncthreads();
+    }
+    copy_q(keys, item.num_rows);
+    keys.clear_padding();
+    find_bounds(item.num_rows);
+#pragma unroll
+    for (int i = 0; i < kRows; ++i) row_sum[i] = 0.0f;
+#pragma unroll
+    for (int m = 0; m < kRowTiles; ++m) {
+#pragma unroll
+      for (int n = 0; n < kDimTiles; ++n) {
+#pragma unroll
+        for (int e = 0; e < 4; ++e) acc[m][n][e] = 0.0f;
+      }
+    }
+  }
+
+  // Leaves the references, sums and results of the part's keys. False: some exponentials were too large; `careful`: none is.
+  __device__ __forceinline__ bool attend(bool careful) {
+    __syncthreads();
+    const WorkItem& item = smem.item;
+    KeyTiles<T, Config> keys(p, smem.keys, item);
+    begin(keys, item);
+    bool move = true, failed = false;
+#pragma unroll 1
+    for (int first = -kTileKV; first < keys.num_keys; first += kTileKV) {  // before the first tile: its copy
+      const int tile = first >= 0 ? first / kTileKV : -1;
+      if (first >= 0) {
+        ptx::cp_async_wait<0>();
+        __syncthreads();
+      }
+      const Pieces<Config> k_pieces = keys.next_k(tile + 1), v_pieces = keys.next_v(tile + 1);
+      if (p.paged && first >= 0) {
+        keys.put_place(tile + 2);
+        keys.request_page(tile + 3);
+      }
+      const int4 bounds = smem.bounds[warp];
+      if (first < bounds.y && first + kTileKV > bounds.x && first >= 0) {
+        Scores scores;
+        compute_scores(tile % kStages, scores, [&](int step) {
+          k_pieces.copy(step, kSteps);
+          v_pieces.copy(step, kSteps);
+        });
+        ptx::cp_async_commit();
+        keys.advance();
+        if constexpr (kOptions) apply_options(first, scores);
+        if (first < bounds.z || first + kTileKV > bounds.w) hide(first, scores);
+        if (move) move = move_references(scores) || careful;
+        float sums[kRows];
+        add_values(tile % kStages, scores, sums);
+        bool large = false;
+#pragma unroll
+        for (int i = 0; i < kRows; ++i) {
+          row_sum[i] += sums[i];
+          large = large || !(sums[i] <= kLargeSum);  // or NaN
+        }
+        if (__any_sync(0xffffffffu, large)) failed = keep_small(sums) || failed;
+      } else {
+        k_pieces.copy(0, 1);
+        v_pieces.copy(0, 1);
+        ptx::cp_async_commit();
+        keys.advance();
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < kRows; ++i) {
+      row_sum[i] += __shfl_xor_sync(0xffffffffu, row_sum[i], 1);
+      row_sum[i] += __shfl_xor_sync(0xffffffffu, row_sum[i], 2);
+    }
+    ptx::cp_async_wait<0>();  // of q, if there are no keys
+    const bool all_done = __syncthreads_or(failed) == 0;
+    return all_done || careful;
+  }
+
+  // A lane finishes a row. state.x: what its results are multiplied by.
+  __device__ __forceinline__ void finish_rows() const {
+#pragma unroll
+    for (int i = 0; i < kRows; ++i) {
+      if (lane % 4 == 0) smem.state[row_of(i)].y = row_sum[i];
+    }
+    __syncwarp();
+    const WorkItem& item = smem.item;
+    const int row = warp * Config::kWarpRows + lane;
+    if (lane < Config::kWarpRows && row < item.num_rows) {
+      const int64_t query = item.query_of(p, row), head = item.head_of(p, row, query);
+      const RowResult result(p.sinks, head, smem.reference[row] * kLn2, smem.state[row].y);
+      if (p.lse != nullptr) p.lse[item.sequence.lse_base + head * p.lse_stride_head + query] = result.lse;
+      smem.state[row].x = result.sum == 0.0f ? 0.0f : result.factor / result.sum;
+    }
+    __syncwarp();
+  }
+
+  // Results into q's place, of which a warp uses its own rows only, and from there in rows to memory.
+  __device__ __forceinline__ void store_out() const {
+    finish_rows();
+#pragma unroll
+    for (int i = 0; i < kRows; ++i) {
+      const int row = row_of(i);
+      const float factor = smem.state[row].x;
+#pragma unroll
+      for (int n = 0; n < kDimTiles; ++n) {
+        const float* x = acc[i / 2][n] + i % 2 * 2;
+        *reinterpret_cast<uint32_t*>(&smem.q[row][8 * n + 2 * (lane % 4)]) =
+            pack<T>(x[0] * factor, x[1] * factor);
+      }
+    }
+    __syncwarp();
+    T* out = static_cast<T*>(p.out);
+    const int begin = warp * Config::kWarpRows, end = min(begin + Config::kWarpRows, smem.item.num_rows);
+    if (p.out_aligned_16) {
+      constexpr int kPieces = kHeadDim / 8, kStep = 32 / kPieces;  // rows at a time
+      const int column = lane % kPieces * 8;
+      if (lane / kPieces >= kStep || column >= p.head_dim_v) return;
+#pragma unroll 4
+      for (int row = begin + lane / kPieces; row < end; row += kStep) {
+        *reinterpret_cast<uint4*>(out + smem.out_row[row] + column) =
+            *reinterpret_cast<const uint4*>(&smem.q[row][column]);
+      }
+    } else {
+#pragma unroll 1
+      for (int row = begin; row < end; ++row) {
+#pragma unroll 1
+        for (int column = lane; column < p.head_dim_v; column += 32) out[smem.out_row[row] + column] = smem.q[row][column];
+      }
+    }
+  }
+
+  __device__ __forceinline__ void store_partial(const Partials& partials) const {
+    const WorkItem& item = smem.item;
+#pragma unroll
+    for (int i = 0; i < kRows; ++i) {
+      const int row = row_of(i);
+      if (row >= item.num_rows) continue;
+      const int64_t index = partials.index(item.slot * p.num_kv_heads + item.kv_head, item.split, row);
+      if (lane % 4 == 0) {
+        partials.row_max[index] = smem.reference[row] * kLn2;
+        partials.row_sum[index] = row_sum[i];
+      }
+#pragma unroll
+      for (int n = 0; n < kDimTiles; ++n) {
+        const int column = 8 * n + 2 * (lane % 4);
+        if (column >= partials.row_floats) continue;
+        const float* x = acc[i / 2][n] + i % 2 * 2;
+        *reinterpret_cast<float2*>(partials.acc + index * partials.row_floats + column) = make_float2(x[0], x[1]);
+      }
+    }
+  }
+};
+
+template <typename T, class Config, bool kOptions>
+__global__ __launch_bounds__(Config::kThreads, Config::kMinBlocks) void attention_prefill_mma(
+    const __grid_constant__ AttentionProblem problem, const __grid_constant__ RowTiles tiles,
+    const __grid_constant__ WorkOrder order, const __grid_constant__ SplitPlan plan,
+    const __grid_constant__ Partials partials, int64_t num_items) {
+  extern __shared__ float4 dynamic_smem[];
+  auto& smem = *reinterpret_cast<SharedStorage<T, Config>*>(dynamic_smem);
+  const int64_t total = num_items * plan.max_splits;
+  int64_t work = blockIdx.x;
+  while (work < total) {
+    const WorkItem item(problem, tiles, plan, order, num_items, work);
+    work += gridDim.x;
+    if (item.num_rows == 0) continue;
+    __syncthreads();  // the item before has been read
+    if (threadIdx.x == 0) smem.item = item;
+    Block<T, Config, kOptions> block(problem, smem);
+#pragma unroll 1
+    for (bool careful = false; !block.attend(careful);) careful = true;
+    if (smem.item.is_part) {
+      block.store_partial(partials);
+    } else {
+      block.store_out();
+    }
+    work = smem.item.index + gridDim.x;  // not kept in a register meanwhile
+  }
+}
+
+}  // namespace prefill_mma
+}  // namespace dlattn::cuda

@@ -1,0 +1,41 @@
+// Tiles of attention_prefill_mma. Host and device see the same numbers.
+#pragma once
+
+namespace dlattn::cuda {
+
+template <int kHeadDimMax, int kRowsOfWarp, int kNumWarps, int kKeys, int kBlocks>
+struct PrefillMmaTile {
+  static constexpr int kHeadDim = kHeadDimMax;  // head_dim and head_dim_v up to this
+  static constexpr int kWarpRows = kRowsOfWarp, kWarps = kNumWarps, kThreads = 32 * kWarps;
+  static constexpr int kTileQ = kWarpRows * kWarps, kTileKV = kKeys;
+  static constexpr int kStages = 2;            // tiles of k and of v in shared memory
+  static constexpr int kMinBlocks = kBlocks;   // per SM, which bounds the registers
+  static constexpr int kPitch = kHeadDim + 8;  // elements of a row: an odd number of 16-byte chunks, no bank conflicts
+  // q, k, v; of each row and each key what the kernel looks up; of the work item
+  static constexpr int kSharedBytes =
+      2 * kPitch * (kTileQ + 2 * kStages * kTileKV) + 36 * kTileQ + 16 * kWarps + 40 * kTileKV + 192;
+  static constexpr int kBytesInFlight = 2 * 2 * kTileKV * kHeadDim;  // a tile of k and of v
+  static_assert(kMinBlocks * (kSharedBytes + 1024) <= 228 * 1024, "sm_90: 1 KiB of each thread block is reserved");
+};
+
+// By head_dim; what softcap, mask and ALiBi need costs registers. Measured: docs/kernels/mma.md.
+template <int kHeadDim, bool kOptions>
+struct PrefillMmaConfig;
+template <>
+struct PrefillMmaConfig<64, false> : PrefillMmaTile<64, 32, 4, 64, 2> {};
+template <>
+struct PrefillMmaConfig<64, true> : PrefillMmaTile<64, 32, 4, 64, 2> {};
+template <>
+struct PrefillMmaConfig<96, false> : PrefillMmaTile<96, 32, 4, 64, 2> {};
+template <>
+struct PrefillMmaConfig<128, false> : PrefillMmaTile<128, 32, 4, 64, 2> {};
+template <>
+struct PrefillMmaConfig<128, true> : PrefillMmaTile<128, 32, 4, 32, 2> {};
+template <>
+struct PrefillMmaConfig<192, false> : PrefillMmaTile<192, 16, 8, 64, 1> {};
+template <>
+struct PrefillMmaConfig<256, false> : PrefillMmaTile<256, 16, 8, 64, 1> {};
+template <>
+struct PrefillMmaConfig<256, true> : PrefillMmaTile<256, 16, 8, 32, 1> {};
+
+}  // namespace dlattn::cuda

@@ -1,0 +1,150 @@
+// What attention_decode_mma reads: the queries of an item; for each warp a ring of tiles of k and v. By cp.async.
+//   slot s of a ring: tile of k at s kTileBytes, of v at (kSlots + s) kTileBytes; rows of kPitch bytes
+#pragma once
+
+#include "cuda/attn/sequence.h"
+#include "cuda/mma/config_decode_mma.h"
+#include "cuda/ptx/cp_async.cuh"
+
+namespace dlattn::cuda {
+namespace decode_mma {
+
+// Which rows and keys an item is.
+struct Item {
+  int64_t kv_head, first_row;
+  int num_rows;
+  int64_t first_key;  // of the part; keys are counted from there
+  int num_keys;       // of the part
+
+  __device__ __forceinline__ int64_t query_of(const AttentionProblem& p, int row) const {
+    return p.heads_per_kv_head_div.div(first_row + row);
+  }
+  __device__ __forceinline__ int64_t head_of(const AttentionProblem& p, int row, int64_t query) const {
+    return kv_head * p.heads_per_kv_head + (first_row + row - query * p.heads_per_kv_head);
+  }
+  __device__ __forceinline__ int in_part(int64_t key) const {
+    return static_cast<int>(min(max(key - first_key, int64_t{0}), static_cast<int64_t>(num_keys)));
+  }
+};
+
+// The thread's share of q, zeros where there is none.
+template <typename T, class Config>
+__device__ __forceinline__ void copy_q(const AttentionProblem& p, const Sequence& sequence, const Item& item,
+                                       uint32_t smem_q) {
+  constexpr int kChunks = Config::kHeadDim / 8;
+#pragma unroll
+  for (int i = 0; i < Config::kRows * kChunks / Config::kThreads; ++i) {
+    const int at = i * Config::kThreads + static_cast<int>(threadIdx.x);
+    const int row = at / kChunks, column = at % kChunks * 8;
+    const int64_t query = item.query_of(p, row), head = item.head_of(p, row, query);
+    const T* q = static_cast<const T*>(p.q) + sequence.q_base + query * p.q_stride_seq + head * p.q_stride_head;
+    ptx::cp_async_16(smem_q + row * Config::kPitch + 2 * column, q + column,
+                     row < item.num_rows && column < p.head_dim);
+  }
+}
+
+// What a warp copies: lane_row + j kRowsPerCopy of a tile's keys, `column` .. `column` + 7 of each.
+template <typename T, class Config>
+struct Copies {
+  static constexpr int kChunks = Config::kHeadDim / 8, kRowsPerCopy = 32 / kChunks;
+  static constexpr int kCopies = Config::kTileKeys / kRowsPerCopy;
+  static constexpr int kStep = Config::kWarps * Config::kTileKeys;  // keys from a warp's tile to its next
+  static_assert(Config::kTileKeys <= 32, "a lane looks up the page of one key");
+
+  const AttentionProblem& p;
+  const Sequence& sequence;
+  const Item& item;
+  const int lane, lane_row;
+  const bool in_k, in_v;  // the column is one of the row's
+  const uint32_t smem;    // of the lane in the ring
+  int begin;              // first key of the tile that is copied next
+  const T *k, *v;         // dense: of the lane in that tile; paged: of key 0 of page 0
+
+  // Where key `lane` of a tile lies; paged only. The entry of the table as it comes, so that nothing waits for it
+  // before the copy does: its lower word, and the upper one of an int64. A used page of 2^32 rows would fill the GPU.
+  struct Page {
+    int32_t lower, upper;
+    uint32_t row;
+  };
+  Page page;  // of the tile that is copied next
+
+  __device__ __forceinline__ Copies(const AttentionProblem& problem, const Sequence& s, const Item& i, int warp,
+                                    uint32_t ring)
+      : p(problem),
+        sequence(s),
+        item(i),
+        lane(static_cast<int>(threadIdx.x) & 31),
+        lane_row(lane / kChunks),
+        in_k(lane % kChunks * 8 < p.head_dim),
+        in_v(lane % kChunks * 8 < p.head_dim_v),
+        smem(ring + lane_row * Config::kPitch + lane % kChunks * 16),
+        begin(warp * Config::kTileKeys),
+        page{} {
+    const int64_t key = p.paged ? 0 : item.first_key + begin + lane_row;
+    const int column = lane % kChunks * 8;
+    k = static_cast<const T*>(p.k) + sequence.k_base + item.kv_head * p.k_stride_head + key * p.k_stride_seq + column;
+    v = static_cast<const T*>(p.v) + sequence.v_base + item.kv_head * p.v_stride_head + key * p.v_stride_seq + column;
+  }
+
+  __device__ __forceinline__ Page find_page(int tile) const {
+    Page found = {};
+    const int64_t key = item.first_key + tile + lane;
+    if (lane < Config::kTileKeys && tile + lane < item.num_keys) {
+      const int64_t index = p.page_size.div(key);
+      const int64_t at = sequence.batch * p.page_table_stride_batch + index;
+      const bool is_wide = p.page_table.dtype == DType::kInt64;
+      const int32_t* entry = static_cast<const int32_t*>(p.page_table.data) + (is_wide ? 2 * at : at);
+      found.lower = entry[0];
+      if (is_wide) found.upper = entry[1];
+      found.row = static_cast<uint32_t>(key - index * p.page_size.divisor);
+    }
+    return found;
+  }
+
+  // One tile of k or v, keys past the part as zeros.
+  __device__ __forceinline__ void copy(uint32_t slot, const T* at, bool in_row, int64_t stride_batch,
+                                       int64_t stride_seq) const {
+    const int rows = in_row ? item.num_keys - begin - lane_row : 0;
+    if (!p.paged) {
+#pragma unroll
+      for (int j = 0; j < kCopies; ++j) {
+        ptx::cp_async_16(slot + j * kRowsPerCopy * Config::kPitch, at, j * kRowsPerCopy < rows);
+        at += kRowsPerCopy * stride_seq;
+      }
+    } else {
+      int64_t id = page.lower;
+      if (p.page_table.dtype == DType::kInt64) {
+        id = static_cast<int64_t>(static_cast<uint64_t>(page.upper) << 32 | static_cast<uint32_t>(page.lower));
+      }
+      id = min(max(id, int64_t{0}), p.num_pages - 1);  // a wrong id leads to no wild access
+      const auto own = static_cast<long long>(id * stride_batch + static_cast<int64_t>(page.row) * stride_seq);
+#pragma unroll
+      for (int j = 0; j < kCopies; ++j) {
+        const int64_t offset = __shfl_sync(0xffffffffu, own, j * kRowsPerCopy + lane_row);
+        ptx::cp_async_16(slot + j * kRowsPerCopy * Config::kPitch, at + offset, j * kRowsPerCopy < rows);
+      }
+    }
+  }
+
+  // Each closes a group, also if there is no tile any more, so that groups can be counted.
+  __device__ __forceinline__ void copy_k(int slot) const {
+    if (begin < item.num_keys) copy(smem + slot * Config::kTileBytes, k, in_k, p.k_stride_batch, p.k_stride_seq);
+    ptx::cp_async_commit();
+  }
+  __device__ __forceinline__ void copy_v(int slot) const {
+    if (begin < item.num_keys) {
+      copy(smem + (Config::kSlots + slot) * Config::kTileBytes, v, in_v, p.v_stride_batch, p.v_stride_seq);
+    }
+    ptx::cp_async_commit();
+  }
+  __device__ __forceinline__ void advance(const Page& next) {
+    begin += kStep;
+    page = next;
+    if (p.paged) return;
+    k += kStep * p.k_stride_seq;
+    v += kStep * p.v_stride_seq;
+  }
+};
+
+}  // namespace decode_mma
+}  // namespace dlattn::cuda

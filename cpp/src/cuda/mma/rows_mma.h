@@ -1,0 +1,63 @@
+// Rows of the kernel table for the mma kernels. Which there are: cmake/KernelInstances.cmake.
+#pragma once
+
+#include <vector>
+
+#include "cuda/kernel_table.h"
+#include "cuda/mma/config_decode_mma.h"
+#include "cuda/mma/config_prefill_mma.h"
+#include "cuda/mma/launch_mma.h"
+
+namespace dlattn::cuda {
+
+// TFLOP/s of the measured rate over those of the float32 units: docs/kernels/mma.md.
+constexpr double prefill_mma_rate(int head_dim, bool options) {
+  if (options) return head_dim == 64 ? 3.5 : 3.4;
+  return head_dim == 64 ? 4.9 : head_dim == 96 ? 5.6 : head_dim == 128 ? 5.9 : head_dim == 192 ? 4.5 : 4.8;
+}
+
+template <DType kDType, int kHeadDim, bool kOptions>
+KernelRow prefill_mma_row(const char* name) {
+  using Config = PrefillMmaConfig<kHeadDim, kOptions>;
+  KernelRow row;
+  row.name = name;
+  row.family = Family::kMma;
+  row.phase = Phase::kPrefill;
+  row.float16 = kDType == DType::kFloat16;
+  row.bfloat16 = kDType == DType::kBFloat16;
+  row.aligned_only = true;
+  row.score_options = kOptions;
+  row.max_head_dim = kHeadDim;
+  row.tile_rows = Config::kTileQ;
+  row.shared_bytes = Config::kSharedBytes;
+  row.blocks_per_sm = Config::kMinBlocks;
+  row.fma_rate = prefill_mma_rate(kHeadDim, kOptions);
+  row.bytes_in_flight = Config::kBytesInFlight;
+  row.launch = launch_prefill_mma<kDType, kHeadDim, kOptions>;
+  return row;
+}
+
+template <DType kDType, int kHeadDim>
+KernelRow decode_mma_row(const char* name) {
+  using Config = DecodeMmaConfig<kHeadDim>;
+  KernelRow row;
+  row.name = name;
+  row.family = Family::kMma;
+  row.phase = Phase::kDecode;
+  row.float16 = kDType == DType::kFloat16;
+  row.bfloat16 = kDType == DType::kBFloat16;
+  row.aligned_only = true;
+  row.max_head_dim = kHeadDim;
+  row.tile_rows = Config::kRows;
+  row.shared_bytes = Config::kSharedBytes;
+  row.blocks_per_sm = Config::kMinBlocks;
+  row.fma_rate = 1.5;  // does not limit it
+  row.bytes_in_flight = Config::kBytesInFlight;
+  row.launch = launch_decode_mma<kDType, kHeadDim>;
+  return row;
+}
+
+// Generated.
+void add_mma_rows(std::vector<KernelRow>* table);
+
+}  // namespace dlattn::cuda
