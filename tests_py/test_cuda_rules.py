@@ -173,8 +173,18 @@ def test_a_family_that_the_environment_asks_for(torch, family):
     elif done.returncode == 0:
         assert f"_{family}" in done.stdout
     else:  # built, but not for this device or this problem
+        assert "supported=False" in done.stdout, done.stdout + done.stderr
         assert "NotImplementedError" in done.stderr
         assert family in done.stderr
+
+
+def test_a_family_without_float32_says_so(torch):
+    if "mma" not in dlattn.info()["cuda_families"]:
+        pytest.skip("this build has no mma kernels")
+    done = run(KERNEL.replace(".half()", ""), DLATTN_KERNEL="mma")
+    assert done.returncode != 0
+    assert "supported=False, backend='cuda'" in done.stdout
+    assert "NotImplementedError: attn_decode: DLATTN_KERNEL is mma: no kernel takes the call: no float32" in done.stderr
 
 
 def test_explain_names_a_kernel_for_every_operation(kind):

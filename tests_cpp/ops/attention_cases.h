@@ -25,6 +25,7 @@ struct AttentionCase {
   int alibi_axes = 0;
   MaskKind mask = MaskKind::kNone;
   Storage storage = Storage::kContiguous;
+  std::optional<Storage> out_storage = std::nullopt;  // of out; none: the same
   Layout layout = Layout::kBLHD;
   AttentionOp op = AttentionOp::kAuto;
 };
@@ -36,6 +37,7 @@ inline std::ostream& operator<<(std::ostream& os, const AttentionCase& c) {
      << c.num_heads << "/" << c.num_kv_heads << " dim " << c.head_dim << "/" << c.head_dim_v << " op "
      << ops[static_cast<int>(c.op)] << " " << storage_name(c.storage) << (c.layout == Layout::kBLHD ? " blhd" : " bhld")
      << " mask " << masks[static_cast<int>(c.mask)];
+  if (c.out_storage) os << " out " << storage_name(*c.out_storage);
   if (c.is_causal) os << " causal";
   if (c.window_left >= 0 || c.window_right >= 0) os << " window " << c.window_left << "," << c.window_right;
   if (c.softcap > 0) os << " softcap " << c.softcap;

@@ -21,9 +21,10 @@ struct DenseProblem {
     q = heads(c.seqlen_q, c.num_heads, c.head_dim);
     k = heads(c.seqlen_k, c.num_kv_heads, c.head_dim);
     v = heads(c.seqlen_k, c.num_kv_heads, c.head_dim_v);
-    out = heads(c.seqlen_q, c.num_heads, c.head_dim_v);
+    const Storage of_out = c.out_storage.value_or(c.storage);
+    out = Tensor(c.dtype, {c.batch_size, c.seqlen_q, c.num_heads, c.head_dim_v}, of_out);
     lse = Tensor(DType::kFloat32, {c.batch_size, c.num_heads, c.seqlen_q},
-                 c.storage == Storage::kPadded ? c.storage : Storage::kContiguous);
+                 of_out == Storage::kPadded ? of_out : Storage::kContiguous);
     for (Tensor* t : {&q, &k, &v}) t->fill_random(random);
     make_lengths();
     make_mask();

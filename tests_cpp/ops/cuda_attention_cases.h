@@ -2,6 +2,8 @@
 // are not aligned.
 #pragma once
 
+#include <algorithm>
+#include <iterator>
 #include <vector>
 
 #include "ops/attention_cases.h"
@@ -128,6 +130,92 @@ inline std::vector<AttentionCase> edge_cases() {
         c.dtype = dtype, c.batch_size = 1, c.num_heads = c.num_kv_heads = 1, c.is_causal = n % 2 == 0;
         c.seqlen_q = seqlen_q, c.seqlen_k = seqlen_k;
         c.head_dim = dims[n % 13], c.head_dim_v = dims[(n + n / 13) % 13];
+        ++n;
+        cases.push_back(c);
+      }
+    }
+  }
+  return cases;
+}
+
+// Lengths around 16, 32, 64, 128 and 256 keys: tiles of the decode kernels, of all their warps, and the least parts.
+const int64_t kEdgeLengths[] = {0, 1, 15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 128, 129, 255, 256, 257, 511, 513, 700};
+const int64_t kGroupQueries[] = {1, 2, 3, 5, 8, 16};
+
+// `count` of the lengths; other ones for every n.
+inline std::vector<int64_t> some_edge_lengths(size_t n, size_t count) {
+  std::vector<int64_t> lengths;
+  for (size_t i = 0; i < count; ++i) lengths.push_back(kEdgeLengths[(7 * n + 3 * i) % std::size(kEdgeLengths)]);
+  return lengths;
+}
+
+// Head sizes of the decode kernels: their own, ones that fill them in part, two that differ.
+const int64_t kDecodeDims[][2] = {{64, 64}, {128, 128}, {72, 40}, {64, 128}, {256, 256}, {40, 64}, {128, 72}};
+
+// Every group size with every number of queries: 1 to 256 rows that share the keys. Paged: grouped_paged_cases().
+inline std::vector<AttentionCase> grouped_cases() {
+  std::vector<AttentionCase> cases;
+  size_t n = 0;
+  for (int64_t group = 1; group <= 16; ++group) {
+    for (int64_t seqlen_q : kGroupQueries) {
+      AttentionCase c;
+      c.op = AttentionOp::kDecode, c.dtype = (n + n / 6) % 2 ? DType::kFloat16 : DType::kBFloat16;
+      c.batch_size = 3, c.seqlen_q = seqlen_q;
+      c.num_kv_heads = n % 3 == 0 && group <= 6 ? 2 : 1, c.num_heads = group * c.num_kv_heads;
+      c.head_dim = kDecodeDims[n % 7][0], c.head_dim_v = kDecodeDims[n % 7][1];
+      c.lengths = true, c.len_k = some_edge_lengths(n, 3);
+      c.seqlen_k = std::max<int64_t>(1, *std::max_element(c.len_k.begin(), c.len_k.end()));
+      c.is_causal = n % 4 != 3;
+      if (n % 5 == 2) c.window_left = 40;
+      ++n;
+      cases.push_back(c);
+    }
+  }
+  return cases;
+}
+
+// The same rows over so many keys that all kernels which can split them do, also in parts that some rows do not see.
+inline std::vector<AttentionCase> grouped_split_cases() {
+  std::vector<AttentionCase> cases;
+  const int64_t lengths[] = {1023, 2049, 1500, 3000};
+  size_t n = 0;
+  for (int64_t group : {1, 3, 4, 7, 16}) {
+    for (int64_t seqlen_q : {1, 3, 8, 25}) {
+      AttentionCase c;
+      c.op = AttentionOp::kDecode, c.dtype = n % 2 ? DType::kFloat16 : DType::kBFloat16;
+      c.batch_size = 1, c.seqlen_q = seqlen_q, c.seqlen_k = lengths[(n + n / 4) % 4], c.num_kv_heads = 1;
+      c.num_heads = group, c.is_causal = true, c.sinks = n % 3 == 0;
+      c.head_dim = kDecodeDims[n % 7][0], c.head_dim_v = kDecodeDims[n % 7][1];
+      if (n % 4 == 1) c.window_left = 900;
+      ++n;
+      cases.push_back(c);
+    }
+  }
+  return cases;
+}
+
+// Numbers of queries around the tiles of the tensor cores' prefill and its warps' shares of them, with several heads in
+// a tile; windows whose left edge goes through tiles; head sizes in part of a tile, and two that differ; tensors with
+// gaps that keep their rows aligned, and results whose rows are not.
+inline std::vector<AttentionCase> grouped_prefill_cases() {
+  std::vector<AttentionCase> cases;
+  const int64_t queries[] = {1, 31, 32, 33, 63, 64, 65, 127, 128, 129, 197};
+  const int64_t keys[] = {33, 64, 65, 128, 129, 200, 257, 300};
+  const int64_t dims[] = {8, 40, 64, 72, 80, 96, 112, 128, 160, 192, 200, 256};
+  const int64_t windows[][2] = {{-1, -1}, {-1, 0}, {31, 0}, {64, 0}, {65, 0}, {100, 0}, {63, 5}, {0, 128}, {129, 33}};
+  const Storage storages[] = {Storage::kContiguous, Storage::kSpaced, Storage::kSwapped};
+  const Storage out_storages[] = {Storage::kShifted, Storage::kContiguous, Storage::kPadded, Storage::kSpaced};
+  size_t n = 0;
+  for (DType dtype : {DType::kFloat16, DType::kBFloat16}) {
+    for (int64_t group = 1; group <= 5; ++group) {
+      for (int64_t seqlen_q : queries) {
+        AttentionCase c;
+        c.op = AttentionOp::kPrefill, c.dtype = dtype, c.batch_size = 1, c.seqlen_q = seqlen_q;
+        c.seqlen_k = keys[(n + n / 8) % 8], c.num_kv_heads = 1, c.num_heads = group;
+        c.head_dim = dims[n % 12], c.head_dim_v = dims[(n + 5 + n / 12 % 6) % 12];
+        c.is_causal = windows[n % 9][1] == 0;
+        c.window_left = windows[n % 9][0], c.window_right = c.is_causal ? -1 : windows[n % 9][1];
+        c.storage = storages[n % 3], c.out_storage = out_storages[n / 3 % 4];
         ++n;
         cases.push_back(c);
       }

@@ -10,6 +10,50 @@
 
 namespace dlattn::test {
 
+// The mma kernels: each tile in its full width, without and with what only the rows with options take. Of the two dtypes
+// one is dense where the other is paged. Then keys that are split, for one tile of rows.
+inline std::vector<AttentionCase> small_mma_dense_cases() {
+  std::vector<AttentionCase> cases;
+  AttentionCase plain;
+  plain.batch_size = 1, plain.seqlen_q = 19, plain.seqlen_k = 81, plain.num_heads = 2, plain.num_kv_heads = 1;
+  plain.is_causal = true;
+  plain.dtype = DType::kFloat16;
+  for (int64_t dim : {64, 96, 128, 192, 256}) {
+    plain.head_dim = plain.head_dim_v = dim;
+    cases.push_back(plain);
+  }
+  AttentionCase options = plain;
+  options.dtype = DType::kBFloat16;
+  options.mask = MaskKind::kFloat4D, options.softcap = 5.0f, options.alibi_axes = 1, options.sinks = true;
+  for (int64_t dim : {64, 128, 256}) {
+    options.head_dim = options.head_dim_v = dim;
+    cases.push_back(options);
+  }
+  AttentionCase split = plain;
+  split.seqlen_q = 5, split.seqlen_k = 1500, split.head_dim = split.head_dim_v = 64;
+  cases.push_back(split);
+  return cases;
+}
+
+inline std::vector<PagedCase> small_mma_paged_cases() {
+  std::vector<PagedCase> cases;
+  const RaggedOptions causal{true}, all{true, 70, 2, 3.0f, 0.4f, true, true, RaggedMask::kBool};
+  PagedCase plain{DType::kBFloat16, 5, {3, 20}, {40, 81}, true, causal};
+  for (int64_t dim : {64, 96, 128, 192, 256}) {
+    plain.heads = {2, 1, dim, dim};
+    cases.push_back(plain);
+  }
+  PagedCase options{DType::kFloat16, 16, {20, 3}, {81, 40}, true, all, DType::kInt64};
+  for (int64_t dim : {64, 128, 256}) {
+    options.heads = {2, 1, dim, dim};
+    cases.push_back(options);
+  }
+  PagedCase split{DType::kBFloat16, 16, {5}, {1500}, false, causal, DType::kInt64};
+  split.heads = {2, 1, 64, 64};
+  cases.push_back(split);
+  return cases;
+}
+
 inline std::vector<AttentionCase> small_dense_cases() {
   AttentionCase decode, prefill;
   decode.seqlen_q = 1, decode.seqlen_k = 300, decode.lengths = true, decode.len_k = {300, 41};  // 300: several splits
@@ -25,6 +69,7 @@ inline std::vector<AttentionCase> small_dense_cases() {
   cases[4].storage = Storage::kPadded, cases[4].head_dim_v = 33, cases[4].window_left = 20;
   cases[5].lengths = true, cases[5].len_k = {70, 0}, cases[5].mask = MaskKind::kFloat4D, cases[5].softcap = 5.0f;
   cases[5].sinks = true, cases[5].alibi_axes = 2;
+  for (const AttentionCase& c : small_mma_dense_cases()) cases.push_back(c);
   return cases;
 }
 
@@ -37,27 +82,30 @@ inline std::vector<VarlenCase> small_varlen_cases() {
 
 inline std::vector<PagedCase> small_paged_cases() {
   const RaggedOptions causal{true}, all{true, 70, 2, 3.0f, 0.4f, true, true, RaggedMask::kFloat};
-  return {{DType::kFloat32, 16, {2, 2}, {90, 3}, false, all, DType::kInt32, Storage::kContiguous, Layout::kBHLD},
-          {DType::kFloat16,
-           5,
-           {1, 0, 20},
-           {150, 9, 20},
-           true,
-           causal,
-           DType::kInt64,
-           Storage::kContiguous,
-           Layout::kBLHD,
-           {4, 2, 256, 256}},
-          {DType::kBFloat16,
-           33,
-           {1, 1},
-           {300, 20},
-           false,
-           {},
-           DType::kInt32,
-           Storage::kShifted,
-           Layout::kBLHD,
-           {8, 2, 128, 128}}};
+  std::vector<PagedCase> cases = {
+      {DType::kFloat32, 16, {2, 2}, {90, 3}, false, all, DType::kInt32, Storage::kContiguous, Layout::kBHLD},
+      {DType::kFloat16,
+       5,
+       {1, 0, 20},
+       {150, 9, 20},
+       true,
+       causal,
+       DType::kInt64,
+       Storage::kContiguous,
+       Layout::kBLHD,
+       {4, 2, 256, 256}},
+      {DType::kBFloat16,
+       33,
+       {1, 1},
+       {300, 20},
+       false,
+       {},
+       DType::kInt32,
+       Storage::kShifted,
+       Layout::kBLHD,
+       {8, 2, 128, 128}}};
+  for (const PagedCase& c : small_mma_paged_cases()) cases.push_back(c);
+  return cases;
 }
 
 }  // namespace dlattn::test

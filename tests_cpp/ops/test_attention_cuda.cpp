@@ -30,6 +30,9 @@ INSTANTIATE_TEST_SUITE_P(Groups, AttentionCudaTest, ::testing::ValuesIn(group_ca
 INSTANTIATE_TEST_SUITE_P(ManyKeys, AttentionCudaTest, ::testing::ValuesIn(many_keys_cases()));
 INSTANTIATE_TEST_SUITE_P(ManyQueries, AttentionCudaTest, ::testing::ValuesIn(many_queries_cases()));
 INSTANTIATE_TEST_SUITE_P(Edges, AttentionCudaTest, ::testing::ValuesIn(edge_cases()));
+INSTANTIATE_TEST_SUITE_P(Grouped, AttentionCudaTest, ::testing::ValuesIn(grouped_cases()));
+INSTANTIATE_TEST_SUITE_P(GroupedSplit, AttentionCudaTest, ::testing::ValuesIn(grouped_split_cases()));
+INSTANTIATE_TEST_SUITE_P(GroupedPrefill, AttentionCudaTest, ::testing::ValuesIn(grouped_prefill_cases()));
 INSTANTIATE_TEST_SUITE_P(ManyItems, AttentionCudaTest, ::testing::ValuesIn(many_items_cases()));
 
 // One test a row, so that the rows which this device lacks are counted.
@@ -115,31 +118,48 @@ TEST_F(AttentionCudaRulesTest, VisibleNanPropagatesAndAHiddenKeyDoesNot) {
 }
 
 TEST_F(AttentionCudaRulesTest, BroadcastAndReversedInputs) {
-  for (int64_t seqlen_q : {1, 20}) {
-    AttentionCase c;
-    c.batch_size = 3, c.seqlen_q = seqlen_q, c.seqlen_k = 400;
-    DenseProblem problem(c);
-    const auto twisted = [&](DenseProblem& of) {
-      AttentionParams p = of.params();
-      p.k_stride_batch = 0;              // one sequence of keys for all
-      p.v_stride_seq = -p.v_stride_seq;  // values from the last to the first
-      p.v = static_cast<const float*>(p.v) - p.v_stride_seq * (c.seqlen_k - 1);
-      return p;
-    };
-    DenseProblem oracle = problem;
-    oracle.run(twisted(oracle));
-    on_every_row(problem, twisted(problem), [&](DenseProblem& got) { expect_result(got, oracle); });
+  const auto reversed = [](const void* first, int64_t stride, const DenseProblem& of) {
+    return static_cast<const char*>(first) + stride * (of.c.seqlen_k - 1) * item_size(of.c.dtype);
+  };
+  for (DType dtype : kFloatTypes) {
+    for (int64_t seqlen_q : {1, 20}) {
+      for (int twist = 0; twist < 3; ++twist) {
+        AttentionCase c;
+        c.dtype = dtype, c.batch_size = 3, c.seqlen_q = seqlen_q, c.seqlen_k = 400;
+        DenseProblem problem(c);
+        const auto twisted = [&](DenseProblem& of) {
+          AttentionParams p = of.params();
+          if (twist == 0) p.k_stride_batch = 0;  // one sequence of keys for all
+          if (twist == 1) p.v_stride_seq = 0;    // one value for all keys of a sequence
+          if (twist == 2) p.k = reversed(p.k, p.k_stride_seq, of), p.k_stride_seq = -p.k_stride_seq;
+          if (twist == 1) return p;
+          p.v = reversed(p.v, p.v_stride_seq, of);
+          p.v_stride_seq = -p.v_stride_seq;  // values from the last to the first
+          return p;
+        };
+        DenseProblem oracle = as_float32(problem);
+        oracle.run(twisted(oracle));
+        on_every_row(problem, twisted(problem), [&](DenseProblem& got) { expect_result(got, oracle); });
+      }
+    }
   }
 }
 
 TEST_F(AttentionCudaRulesTest, LargeScoresStayFinite) {
-  for (int64_t seqlen_q : {1, 33}) {
-    AttentionCase c;
-    c.seqlen_q = seqlen_q, c.seqlen_k = 600, c.scale = 3.0e4f;
-    DenseProblem problem(c);
-    on_every_row(problem, problem.params(), [&](const DenseProblem& got) {
-      for (int64_t i = 0; i < seqlen_q; ++i) ASSERT_TRUE(std::isfinite(got.out.at(0, i, 0, 0)));
-    });
+  for (DType dtype : kFloatTypes) {
+    for (int64_t seqlen_q : {1, 33}) {
+      AttentionCase c;
+      c.dtype = dtype, c.seqlen_q = seqlen_q, c.seqlen_k = 600, c.scale = 3.0e4f;
+      DenseProblem problem(c);
+      on_every_row(problem, problem.params(), [&](const DenseProblem& got) {
+        for (int64_t i = 0; i < seqlen_q; ++i) {
+          for (int64_t h = 0; h < c.num_heads; ++h) {
+            ASSERT_TRUE(std::isfinite(got.out.at(0, i, h, 0))) << i << "," << h;
+            ASSERT_TRUE(std::isfinite(got.lse.at(0, h, i))) << i << "," << h;
+          }
+        }
+      });
+    }
   }
 }
 

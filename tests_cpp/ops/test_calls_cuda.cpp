@@ -259,11 +259,13 @@ TEST_F(CallsCudaTest, CallsWithoutWork) {
 // Lengths are on the device, where nobody checks them: wrong ones may give wrong results, but only of their own sequence, and
 // neither reads nor writes outside the tensors.
 TEST_F(CallsCudaTest, WrongLengthsOfADenseCacheStayInside) {
-  for (int64_t seqlen_q : {1, 40}) {
+  for (const auto& [dtype, seqlen_q] : {std::pair(DType::kFloat32, 1), std::pair(DType::kFloat32, 40),
+                                        std::pair(DType::kFloat16, 3), std::pair(DType::kBFloat16, 40)}) {
     AttentionCase c;
+    c.dtype = dtype;
     c.batch_size = 5, c.seqlen_q = seqlen_q, c.seqlen_k = 300, c.lengths = true, c.len_k = {300, 300, 300, 300, 123};
     DenseProblem problem(c);
-    DenseProblem oracle = problem;
+    DenseProblem oracle = as_float32(problem);
     oracle.run(oracle.params());
     const int64_t wrong[] = {-5, 301, 0x7fffffff, -0x7fffffff};
     for (int b = 0; b < 4; ++b) problem.lengths.set(static_cast<double>(wrong[b]), b);
@@ -286,10 +288,11 @@ TEST_F(CallsCudaTest, WrongLengthsOfADenseCacheStayInside) {
 TEST_F(CallsCudaTest, WrongPrefixSumsStayInside) {
   VarlenCase c{DType::kFloat32, {5, 20, 1, 30}, {50, 20, 70, 30}};
   c.index = DType::kInt64;
-  c.options.mask = RaggedMask::kBool;
-  for (const std::vector<double>& wrong :
-       {std::vector<double>{-4, 9, 3, 1e12, 7}, std::vector<double>{60, 40, 20, 10, 0},
-        std::vector<double>{0, 0, 59, 59, 1e6}}) {
+  const std::vector<double> all[] = {{-4, 9, 3, 1e12, 7}, {60, 40, 20, 10, 0}, {0, 0, 59, 59, 1e6}};
+  for (int n = 0; n < 6; ++n) {
+    const std::vector<double>& wrong = all[n % 3];
+    c.dtype = n < 3 ? DType::kFloat32 : DType::kBFloat16;
+    c.options.mask = n < 4 ? RaggedMask::kBool : RaggedMask::kNone;
     VarlenProblem problem(c);
     for (size_t i = 0; i < wrong.size(); ++i) {
       problem.cu_seqlens_q.set(wrong[i], i);

@@ -134,6 +134,68 @@ std::vector<PagedCase> edge_paged_cases() {
   return cases;
 }
 
+// As grouped_cases(), each with the other dtype.
+std::vector<PagedCase> grouped_paged_cases() {
+  std::vector<PagedCase> cases;
+  const int64_t page_sizes[] = {1, 3, 16, 64};
+  size_t n = 0;
+  for (int64_t group = 1; group <= 16; ++group) {
+    for (int64_t seqlen_q : kGroupQueries) {
+      const DType dtype = (n + n / 6) % 2 ? DType::kBFloat16 : DType::kFloat16;
+      const RaggedOptions options{n % 4 != 3, n % 5 == 2 ? 40 : -1, -1};
+      PagedCase c{dtype, page_sizes[(n + n / 4) % 4], std::vector<int64_t>(3, seqlen_q), some_edge_lengths(n, 3), false,
+                  options, n % 3 == 0 ? DType::kInt64 : DType::kInt32};
+      c.layout = n % 2 ? Layout::kBHLD : Layout::kBLHD;
+      c.storage = n % 7 == 1 ? Storage::kSpaced : Storage::kContiguous;
+      const int64_t kv_heads = n % 3 == 1 && group <= 6 ? 2 : 1;
+      c.heads = {group * kv_heads, kv_heads, kDecodeDims[n % 7][0], kDecodeDims[n % 7][1]};
+      ++n;
+      cases.push_back(c);
+    }
+  }
+  return cases;
+}
+
+// Ragged rows of several heads in a tile, against pages of any size.
+const std::vector<int64_t> kRaggedRows = {33, 1, 0, 65, 16, 128}, kRaggedKeys = {64, 130, 9, 65, 0, 257};
+
+std::vector<PagedCase> grouped_paged_prefill_cases() {
+  std::vector<PagedCase> cases;
+  const RaggedOptions options[] = {RaggedOptions{true}, RaggedOptions{true, 64, -1}, RaggedOptions{false, 31, 40}};
+  size_t n = 0;
+  for (DType dtype : {DType::kFloat16, DType::kBFloat16}) {
+    for (int64_t page_size : {1, 3, 16, 64}) {
+      for (int64_t group : {2, 3, 5}) {
+        PagedCase c{dtype, page_size, kRaggedRows, kRaggedKeys, true, options[n % 3]};
+        c.index = n % 2 ? DType::kInt64 : DType::kInt32;
+        c.heads = {group, 1, kDecodeDims[n % 7][0], kDecodeDims[n % 7][1]};
+        ++n;
+        cases.push_back(c);
+      }
+    }
+  }
+  return cases;
+}
+
+std::vector<VarlenCase> grouped_varlen_cases() {
+  std::vector<VarlenCase> cases;
+  size_t n = 0;
+  for (DType dtype : {DType::kFloat16, DType::kBFloat16}) {
+    for (int64_t group : {1, 2, 3, 4, 5}) {
+      const RaggedOptions options{n % 2 == 0, n % 3 == 0 ? 64 : -1, -1};
+      VarlenCase c{dtype, kRaggedRows, kRaggedKeys, options, n % 2 ? DType::kInt64 : DType::kInt32};
+      c.storage = n % 3 == 1 ? Storage::kSpaced : Storage::kContiguous;
+      c.heads = {group, 1, kDecodeDims[(n + 2) % 7][0], kDecodeDims[(n + 2) % 7][1]};
+      ++n;
+      cases.push_back(c);
+    }
+  }
+  return cases;
+}
+
+INSTANTIATE_TEST_SUITE_P(Grouped, VarlenCudaTest, ::testing::ValuesIn(grouped_varlen_cases()));
+INSTANTIATE_TEST_SUITE_P(Grouped, PagedCudaTest, ::testing::ValuesIn(grouped_paged_cases()));
+INSTANTIATE_TEST_SUITE_P(GroupedPrefill, PagedCudaTest, ::testing::ValuesIn(grouped_paged_prefill_cases()));
 INSTANTIATE_TEST_SUITE_P(Edges, PagedCudaTest, ::testing::ValuesIn(edge_paged_cases()));
 INSTANTIATE_TEST_SUITE_P(Small, PagedCudaTest, ::testing::ValuesIn(small_paged_cases()));
 INSTANTIATE_TEST_SUITE_P(Pages, PagedCudaTest, ::testing::ValuesIn(paged_cases()));

@@ -19,11 +19,12 @@ enum class Storage {
   kContiguous,
   kSwapped,  // the second and third axes exchanged: a transposed view
   kPadded,   // gaps after every axis: a slice of something larger
+  kSpaced,   // as kPadded, but the gaps keep rows of whole 16 bytes on multiples of 16 bytes
   kShifted,  // as kPadded, and the first element stands one element past a multiple of 64 bytes
 };
 
 inline const char* storage_name(Storage storage) {
-  const char* names[] = {"contiguous", "swapped", "padded", "shifted"};
+  const char* names[] = {"contiguous", "swapped", "padded", "spaced", "shifted"};
   return names[static_cast<int>(storage)];
 }
 
@@ -47,6 +48,7 @@ class Tensor {
       strides_[axis] = step;
       step *= std::max<int64_t>(shape_[axis], 1);
       if (storage == Storage::kPadded || storage == Storage::kShifted) step += 3;
+      if (storage == Storage::kSpaced) step += 8;
     }
     bytes_.assign(static_cast<size_t>(front_ + step * item_size(dtype) + kGuard), 0xFF);
   }

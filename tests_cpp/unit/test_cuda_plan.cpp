@@ -10,6 +10,7 @@
 #include "cuda/attn/partial.h"
 #include "cuda/attn/row_tile.h"
 #include "cuda/attn/split_plan.h"
+#include "cuda/attn/work_order.h"
 
 namespace dlattn::cuda {
 namespace {
@@ -156,6 +157,107 @@ TEST(RowTilesTest, WrongPrefixSumsGiveNoWildTiles) {
   }
 }
 
+// Each (row tile, kv head) of a call is exactly one item. `check(item, before)` compares an item with the one before it.
+template <typename Check>
+void expect_items(const AttentionProblem& p, const RowTiles& tiles, Check&& check) {
+  const WorkOrder order(p, tiles);
+  const int64_t count = tiles.num_slots * p.num_kv_heads;
+  std::vector<int> seen(static_cast<size_t>(count), 0);
+  WorkOrder::Item before = {-1, -1};
+  for (int64_t index = 0; index < count; ++index) {
+    const WorkOrder::Item item = order.find(index);
+    ASSERT_TRUE(item.slot >= 0 && item.slot < tiles.num_slots) << "item " << index << ": slot " << item.slot;
+    ASSERT_TRUE(item.kv_head >= 0 && item.kv_head < p.num_kv_heads) << "item " << index << ": head " << item.kv_head;
+    ++seen[static_cast<size_t>(item.slot * p.num_kv_heads + item.kv_head)];
+    if (index > 0) check(item, before);
+    if (::testing::Test::HasFatalFailure()) return;
+    before = item;
+  }
+  for (size_t i = 0; i < seen.size(); ++i) {
+    ASSERT_EQ(seen[i], 1) << "slot " << static_cast<int64_t>(i) / p.num_kv_heads << " of head "
+                          << static_cast<int64_t>(i) % p.num_kv_heads;
+  }
+}
+
+AttentionProblem problem_of(int64_t batch, int64_t kv_heads, bool causal) {
+  AttentionProblem p;
+  p.batch_size = batch, p.num_kv_heads = kv_heads;
+  p.kv_heads_div = FastDiv(kv_heads);
+  if (causal) p.window_right = 0;
+  return p;
+}
+
+// Those of a kv head, one after the other, which share its keys.
+void expect_heads_apart(const AttentionProblem& p, const RowTiles& tiles) {
+  expect_items(p, tiles, [](const WorkOrder::Item& item, const WorkOrder::Item& before) {
+    ASSERT_TRUE(item.kv_head > before.kv_head || (item.kv_head == before.kv_head && item.slot > before.slot))
+        << "slot " << item.slot << " of head " << item.kv_head << " behind slot " << before.slot << " of head "
+        << before.kv_head;
+  });
+}
+
+TEST(WorkOrderTest, CausalItemsTheLongestFirst) {
+  for (int64_t batch : {1, 2, 7}) {
+    for (int64_t kv_heads : {1, 2, 5}) {
+      for (int64_t len_q : {0, 1, 63, 64, 65, 300}) {
+        for (int64_t heads_per_kv_head : {1, 3}) {
+          for (int rows : {16, 64, 128}) {
+            const RowTiles tiles(batch, heads_per_kv_head, len_q, batch * len_q, IndexArray(), rows, false);
+            const AttentionProblem p = problem_of(batch, kv_heads, true);
+            ASSERT_TRUE(WorkOrder(p, tiles).longest_first);
+            int changes = 0;
+            expect_items(p, tiles, [&](const WorkOrder::Item& item, const WorkOrder::Item& before) {
+              const int64_t row = tiles.find(item.slot).first_row, row_before = tiles.find(before.slot).first_row;
+              ASSERT_LE(row, row_before) << "a tile that sees more keys comes behind one that sees fewer";
+              changes += row != row_before;
+            });
+            if (HasFatalFailure()) return;
+            const int64_t tiles_of_one = (len_q * heads_per_kv_head + rows - 1) / rows;
+            ASSERT_EQ(changes, std::max<int64_t>(tiles_of_one - 1, 0)) << "all of one length, then those of the next";
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(WorkOrderTest, OtherItemsHeadByHead) {
+  for (int64_t batch : {1, 2, 7}) {
+    for (int64_t kv_heads : {1, 2, 5}) {
+      for (int64_t len_q : {0, 1, 64, 65, 300}) {
+        for (int rows : {16, 128}) {
+          const RowTiles tiles(batch, 3, len_q, batch * len_q, IndexArray(), rows, false);
+          expect_heads_apart(problem_of(batch, kv_heads, false), tiles);
+          if (HasFatalFailure()) return;
+        }
+      }
+    }
+  }
+}
+
+// How long each sequence is stands on the device: their items come head by head, causal or not.
+TEST(WorkOrderTest, RaggedItemsHeadByHead) {
+  std::mt19937 random(9);
+  for (int round = 0; round < 200; ++round) {
+    const int64_t batch = 1 + random() % 9, kv_heads = 1 + random() % 5, heads_per_kv_head = 1 + random() % 4;
+    std::vector<int64_t> lengths, sums{0};
+    for (int64_t b = 0; b < batch; ++b) {
+      lengths.push_back(random() % 3 == 0 ? 0 : random() % 200);
+      sums.push_back(sums.back() + lengths.back());
+    }
+    const int rows = 16 << random() % 4;
+    const IndexArray array{sums.data(), DType::kInt64};
+    const RowTiles tiles(batch, heads_per_kv_head, sums.back(), sums.back(), array, rows, true);
+    expect_tiles(tiles, lengths, heads_per_kv_head, rows);
+    for (bool causal : {false, true}) {
+      const AttentionProblem p = problem_of(batch, kv_heads, causal);
+      ASSERT_FALSE(WorkOrder(p, tiles).longest_first);
+      expect_heads_apart(p, tiles);
+    }
+    if (HasFatalFailure()) return;
+  }
+}
+
 // Every key is in exactly one part, and no sequence gets more parts than there is workspace for.
 void expect_parts(const SplitPlan& plan, int64_t keys) {
   const int64_t parts = plan.num_splits(keys);
@@ -296,11 +398,11 @@ TEST(SplitPlanTest, ChoicesOnAnH200) {
     EXPECT_EQ(splits(1024, 2048, differ), 1);
   }
   EXPECT_EQ(splits(64, 131072, false), 4);
-  EXPECT_EQ(splits(64, 131072, true), 32) << "4096 keys at most";
+  EXPECT_EQ(splits(64, 131072, true), 16) << "8192 keys at most";
   EXPECT_EQ(splits(128, 8192, false), 1) << "97 % of the SMs are busy";
-  EXPECT_EQ(splits(128, 8192, true), 2) << "one long sequence would keep 8 SMs busy";
+  EXPECT_EQ(splits(128, 16384, true), 2) << "one long sequence would keep 8 SMs busy";
   EXPECT_EQ(splits(512, 8192, false), 1);
-  EXPECT_EQ(splits(512, 8192, true), 2);
+  EXPECT_EQ(splits(512, 16384, true), 2);
   EXPECT_GT(splits(300, 8192, false), 1) << "36 thread blocks of a second wave would be alone";
 }
 
@@ -309,7 +411,7 @@ TEST(SplitPlanTest, LongCapacityShortSequences) {
   const SplitPlan plan = SplitPlan::make(input_of(64, 131072));
   EXPECT_EQ(plan.num_splits(64), 1);
   EXPECT_EQ(plan.num_splits(2048), 4);
-  EXPECT_EQ(plan.num_splits(131072), 32);
+  EXPECT_EQ(plan.num_splits(131072), 16);
   EXPECT_LE(plan.max_splits, 66);
 }
 

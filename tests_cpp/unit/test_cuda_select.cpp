@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <limits>
 #include <optional>
 #include <random>
 #include <set>
@@ -86,22 +87,45 @@ void add_problems(std::vector<AttentionProblem>* to, const std::vector<Case>& ca
   }
 }
 
+const std::vector<AttentionProblem>& small_problems() {
+  static const std::vector<AttentionProblem> problems = [] {
+    std::vector<AttentionProblem> all;
+    add_problems<test::DenseProblem>(&all, test::small_dense_cases());
+    add_problems<test::VarlenProblem>(&all, test::small_varlen_cases());
+    add_problems<test::PagedProblem>(&all, test::small_paged_cases());
+    return all;
+  }();
+  return problems;
+}
+
+// Whether a small case that the row takes has `property(problem)`.
+template <typename Property>
+bool some_small_case(const KernelRow& row, const DeviceCaps& caps, Property&& property) {
+  return std::any_of(small_problems().begin(), small_problems().end(), [&](const AttentionProblem& p) {
+    return why_not(row, p, caps).empty() && property(p);
+  });
+}
+
 // Those that the sanitizers run.
 TEST(SelectTest, SmallCasesReachEveryRow) {
-  std::vector<AttentionProblem> problems;
-  add_problems<test::DenseProblem>(&problems, test::small_dense_cases());
-  add_problems<test::VarlenProblem>(&problems, test::small_varlen_cases());
-  add_problems<test::PagedProblem>(&problems, test::small_paged_cases());
   for (const DeviceCaps& caps : devices_of_this_build()) {
     for (const KernelRow& row : kernel_table()) {
       if (!family_runs_on(row.family, caps) || row.shared_bytes > caps.max_shared_bytes) continue;
       for (DType dtype : {DType::kFloat32, DType::kFloat16, DType::kBFloat16}) {
         if (!row.takes(dtype)) continue;
-        EXPECT_TRUE(
-            std::any_of(problems.begin(), problems.end(),
-                        [&](const AttentionProblem& p) { return p.dtype == dtype && why_not(row, p, caps).empty(); }))
+        EXPECT_TRUE(some_small_case(row, caps, [&](const AttentionProblem& p) { return p.dtype == dtype; }))
             << row.name << ": no case reaches it with " << test::dtype_name(dtype);
       }
+      if (row.family != Family::kMma) continue;
+      EXPECT_TRUE(some_small_case(row, caps, [&](const AttentionProblem& p) {
+        return p.head_dim == row.max_head_dim && p.head_dim_v == row.max_head_dim;
+      })) << row.name << ": no case has its head size";
+      EXPECT_TRUE(!row.score_options || some_small_case(row, caps, [](const AttentionProblem& p) {
+        return p.softcap > 0.0f && p.mask.data != nullptr && p.alibi_slopes.data != nullptr;
+      })) << row.name << ": no case has its options";
+      EXPECT_TRUE(some_small_case(row, caps, [&](const AttentionProblem& p) {
+        return split_plan(row, p, row_tiles(row, p), caps).max_splits > 1;
+      })) << row.name << ": no case has its keys split";
     }
   }
 }
@@ -154,19 +178,304 @@ TEST(SelectTest, FewQueriesAreDecodedAndManyPrefilled) {
   }
 }
 
-// The one-row kernels are about a third faster on one row, the four-row kernels read keys once for a group.
+// An H200's.
+DeviceCaps h200() { return caps_of(90, 132, 227 * 1024); }
+
+// The row that the call gets; its name is empty if there is none.
+KernelRow chosen(const AttentionProblem& problem, const DeviceCaps& caps, std::optional<Family> forced = std::nullopt) {
+  const int row = select_row(kernel_table(), problem, caps, forced);
+  return row < 0 ? KernelRow() : kernel_table()[static_cast<size_t>(row)];
+}
+KernelRow chosen(const AttentionParams& params, const DeviceCaps& caps, std::optional<Family> forced = std::nullopt) {
+  return chosen(make_problem(params), caps, forced);
+}
+
+// One row makes no use of a tensor core's sixteen; all rows of a group read the keys once.
 TEST(SelectTest, OneRowIsDecodedByItsOwnKernel) {
-  DeviceCaps h200;
-  h200.major = 9, h200.num_sms = 132, h200.max_shared_bytes = 227 * 1024;
-  if (!family_runs_on(Family::kSimt, h200)) GTEST_SKIP() << "this build has no code for compute capability 9.0";
-  const auto name = [&](int64_t num_heads, DType dtype) {
-    const AttentionParams p = dense(dtype, 8, 1, 2048, num_heads, 32, 128, 128);
-    return std::string(kernel_table()[static_cast<size_t>(select_row(kernel_table(), make_problem(p), h200, {}))].name);
+  if (!family_runs_on(Family::kSimt, h200())) GTEST_SKIP() << "this build has no code for compute capability 9.0";
+  const auto name = [&](int64_t num_heads, DType dtype, std::optional<Family> forced = std::nullopt) {
+    return std::string(chosen(dense(dtype, 8, 1, 2048, num_heads, 32, 128, 128), h200(), forced).name);
   };
   EXPECT_EQ(name(32, DType::kBFloat16), "attention_decode_simt_bf16_hd128_rows1");
   EXPECT_EQ(name(32, DType::kFloat16), "attention_decode_simt_f16_hd128_rows1");
   EXPECT_EQ(name(32, DType::kFloat32), "attention_decode_simt_f32_hd128_rows1");
-  EXPECT_EQ(name(128, DType::kBFloat16), "attention_decode_simt_bf16_hd128_rows4");
+  EXPECT_EQ(name(128, DType::kFloat32), "attention_decode_simt_f32_hd128_rows4");
+  EXPECT_EQ(name(128, DType::kBFloat16, Family::kSimt), "attention_decode_simt_bf16_hd128_rows4");
+  if (!family_runs_on(Family::kMma, h200())) GTEST_SKIP() << "this build has no mma code for compute capability 9.0";
+  EXPECT_EQ(name(128, DType::kBFloat16), "attention_decode_mma_bf16_hd128");
+  EXPECT_EQ(name(128, DType::kFloat16), "attention_decode_mma_f16_hd128");
+}
+
+// The tensor cores' rows, and a device that has them. Skipped where the build has no code for it.
+class SelectMmaTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (!family_runs_on(Family::kMma, h200())) GTEST_SKIP() << "this build has no mma code for compute capability 9.0";
+  }
+
+  static std::vector<KernelRow> rows() {
+    std::vector<KernelRow> rows;
+    for (const KernelRow& row : kernel_table()) {
+      if (row.family == Family::kMma) rows.push_back(row);
+    }
+    return rows;
+  }
+  // What explain() says of a call under DLATTN_KERNEL=mma that no row takes.
+  static std::string refusal(const AttentionProblem& problem, const DeviceCaps& caps = h200()) {
+    const Selection selection = select_attention(kernel_table(), problem, caps, Family::kMma);
+    EXPECT_EQ(selection.row, -1) << "expected no row";
+    return selection.reason;
+  }
+};
+
+const std::string kNoMma = "DLATTN_KERNEL is mma: no kernel takes the call: ";
+
+TEST_F(SelectMmaTest, TypicalCallsOnAnH200) {
+  struct Call {
+    int64_t batch, seqlen_q, seqlen_k, heads, kv_heads, dim, dim_v;
+    const char* row;  // without dtype
+  };
+  const Call calls[] = {
+      {1, 4096, 4096, 32, 8, 128, 128, "attention_prefill_mma_*_hd128"},
+      {4, 2048, 2048, 16, 16, 64, 64, "attention_prefill_mma_*_hd64"},
+      {2, 1024, 1024, 16, 16, 80, 80, "attention_prefill_mma_*_hd96"},
+      {2, 1024, 1024, 16, 16, 72, 72, "attention_prefill_mma_*_hd96"},
+      {2, 1024, 1024, 16, 16, 96, 96, "attention_prefill_mma_*_hd96"},
+      {2, 1024, 1024, 16, 16, 112, 112, "attention_prefill_mma_*_hd128"},
+      {1, 4096, 4096, 16, 16, 160, 160, "attention_prefill_mma_*_hd192"},
+      {1, 4096, 4096, 16, 16, 192, 128, "attention_prefill_mma_*_hd192"},
+      {1, 4096, 4096, 16, 16, 64, 200, "attention_prefill_mma_*_hd256"},
+      {1, 4096, 4096, 8, 4, 256, 256, "attention_prefill_mma_*_hd256"},
+      {8, 1, 4096, 32, 8, 128, 128, "attention_decode_mma_*_hd128"},
+      {8, 1, 4096, 32, 8, 64, 64, "attention_decode_mma_*_hd64"},
+      {8, 1, 4096, 16, 1, 128, 128, "attention_decode_mma_*_hd128"},
+      {8, 1, 4096, 16, 4, 256, 256, "attention_decode_mma_*_hd256"},
+      {8, 4, 4096, 32, 8, 128, 128, "attention_decode_mma_*_hd128"},
+  };
+  for (DType dtype : {DType::kFloat16, DType::kBFloat16}) {
+    for (const Call& c : calls) {
+      std::string name = c.row;
+      name.replace(name.find('*'), 1, dtype == DType::kFloat16 ? "f16" : "bf16");
+      AttentionParams p = dense(dtype, c.batch, c.seqlen_q, c.seqlen_k, c.heads, c.kv_heads, c.dim, c.dim_v);
+      EXPECT_EQ(chosen(p, h200()).name, name);
+      p.options.is_causal = true;
+      EXPECT_EQ(chosen(p, h200()).name, name) << "causal";
+    }
+  }
+}
+
+// A cache is read once for each tile of rows.
+TEST_F(SelectMmaTest, TheCacheIsReadOnceIfATileHoldsAllRows) {
+  for (DType dtype : {DType::kFloat16, DType::kBFloat16}) {
+    for (const int64_t dim : {64, 80, 128}) {
+      for (const int64_t rows : {2, 4, 5, 16, 17, 32, 64, 128}) {  // one row has kernels of its own
+        if (dim == 64 && rows > 16 && rows <= 32) continue;          // small reads: the decode twice, about as fast
+        const int64_t heads_per_kv_head = rows % 4 == 0 ? 4 : 1;
+        const int64_t seqlen_q = rows / heads_per_kv_head;
+        const AttentionParams p = dense(dtype, 8, seqlen_q, 16384, 8 * heads_per_kv_head, 8, dim, dim);
+        const KernelRow row = chosen(p, h200());
+        EXPECT_GE(row.tile_rows, rows) << row.name;
+        EXPECT_TRUE(row.family == Family::kMma) << row.name << ", " << rows << " rows";
+        EXPECT_TRUE(splits_keys(row, make_problem(p))) << row.name << ", " << rows << " rows";
+      }
+    }
+  }
+}
+
+// An mma prefill cuts the keys only if it then reads them once.
+TEST_F(SelectMmaTest, PrefillSplitsTheKeysOfOneTile) {
+  for (const KernelRow& row : rows()) {
+    if (row.phase != Phase::kPrefill) continue;
+    const auto splits = [&](int64_t seqlen_q, int64_t heads_per_kv_head) {
+      return splits_keys(row, make_problem(dense(DType::kFloat16, 1, seqlen_q, 9999, heads_per_kv_head, 1, 64, 64)));
+    };
+    EXPECT_TRUE(splits(row.tile_rows, 1)) << row.name;
+    EXPECT_FALSE(splits(row.tile_rows + 1, 1)) << row.name;
+    EXPECT_TRUE(splits(row.tile_rows / 4, 4)) << row.name;
+    EXPECT_FALSE(splits(row.tile_rows / 4 + 1, 4)) << row.name;
+    VarlenAttentionParams ragged;
+    ragged.batch_size = 2, ragged.total_q = 2, ragged.total_k = 9999, ragged.num_heads = ragged.num_kv_heads = 1;
+    EXPECT_FALSE(splits_keys(row, make_problem(ragged))) << row.name << ": how many rows there are is on the device";
+  }
+}
+
+// Rows of q, k and v are read 16 bytes at a time.
+TEST_F(SelectMmaTest, UnalignedRowsAreLeftToSimt) {
+  const std::string reason = "rows of q, k and v at multiples of 16 bytes, head_dim and head_dim_v multiples of 8";
+  alignas(16) static char memory[32];
+  for (DType dtype : {DType::kFloat16, DType::kBFloat16}) {
+    const std::string no_dtype = std::string("no ") + test::dtype_name(dtype);
+    for (int64_t seqlen_q : {1, 4, 16, 500}) {
+      AttentionParams aligned = dense(dtype, 2, seqlen_q, 500, 8, 2, 64, 64);
+      aligned.q = aligned.k = aligned.v = aligned.out = memory;
+      aligned.q_stride_seq = 64 * 8, aligned.k_stride_seq = aligned.v_stride_seq = 64 * 2;
+      aligned.q_stride_head = aligned.k_stride_head = aligned.v_stride_head = 64;
+      aligned.q_stride_batch = aligned.k_stride_batch = aligned.v_stride_batch = 1 << 20;
+      aligned.out_stride_seq = 64 * 8, aligned.out_stride_head = 64, aligned.out_stride_batch = 1 << 20;
+      ASSERT_TRUE(chosen(aligned, h200(), Family::kMma).family == Family::kMma);
+      const auto expect_simt = [&](const char* what, const AttentionParams& p) {
+        SCOPED_TRACE(what);
+        const KernelRow row = chosen(p, h200());
+        EXPECT_TRUE(row.family == Family::kSimt && row.launch != nullptr) << row.name;
+        EXPECT_NE(refusal(make_problem(p)).find(reason), std::string::npos) << refusal(make_problem(p));
+        for (const KernelRow& mma : rows()) {
+          EXPECT_EQ(why_not(mma, make_problem(p), h200()), mma.takes(dtype) ? reason : no_dtype) << mma.name;
+        }
+      };
+      AttentionParams p = aligned;
+      p.q = memory + 2;
+      expect_simt("q", p);
+      p = aligned, p.k = memory + 8;
+      expect_simt("k", p);
+      p = aligned, p.v = memory + 2;
+      expect_simt("v", p);
+      p = aligned, p.k_stride_seq += 4;
+      expect_simt("k_stride_seq", p);
+      p = aligned, p.v_stride_head += 1;
+      expect_simt("v_stride_head", p);
+      p = aligned, p.q_stride_batch += 2;
+      expect_simt("q_stride_batch", p);
+      p = aligned, p.head_dim = 60;
+      expect_simt("head_dim", p);
+      p = aligned, p.head_dim_v = 36;
+      expect_simt("head_dim_v", p);
+      p = aligned, p.out = memory + 2, p.out_stride_head += 1;  // of out, only the speed depends on it
+      EXPECT_STREQ(chosen(p, h200()).name, chosen(aligned, h200()).name);
+    }
+  }
+}
+
+// Softcap, mask, ALiBi, and a scale under which the largest product is not the largest score.
+TEST_F(SelectMmaTest, ScoreOptionsNeedARowThatHasThem) {
+  static const float slope = 0.5f;
+  static const bool keep = true;
+  std::vector<AttentionOptions> all(7);
+  all[0].softcap = 2.0f;
+  all[1].mask.data = &keep, all[1].mask.dtype = DType::kBool;
+  all[2].alibi_slopes.data = &slope;
+  all[3].scale = 0.0f;
+  all[4].scale = -0.1f;
+  all[5].scale = std::numeric_limits<float>::quiet_NaN();
+  all[6].softcap = 1.0f, all[6].mask.data = &slope, all[6].mask.dtype = DType::kFloat32;
+  for (const AttentionOptions& options : all) {
+    const auto n = &options - all.data();
+    for (DType dtype : {DType::kFloat16, DType::kBFloat16}) {
+      for (int64_t dim : {8, 64, 80, 96, 128, 160, 192, 256}) {
+        for (int64_t seqlen_q : {1, 4, 16, 100, 2000}) {
+          AttentionParams p = dense(dtype, 2, seqlen_q, 2000, 8, 2, dim, dim);
+          EXPECT_TRUE(chosen(p, h200()).launch != nullptr);
+          p.options = options;
+          for (const std::optional<Family>& forced : {std::optional<Family>(), std::optional<Family>(Family::kMma)}) {
+            const KernelRow row = chosen(p, h200(), forced);
+            EXPECT_TRUE(row.launch != nullptr && row.score_options) << "options " << n << " get " << row.name;
+          }
+          for (const KernelRow& row : rows()) {
+            if (row.takes(dtype) && row.max_head_dim >= dim && !row.score_options) {
+              EXPECT_EQ(why_not(row, make_problem(p), h200()), "no softcap, mask or ALiBi, and a positive scale");
+            }
+          }
+        }
+      }
+    }
+  }
+  AttentionParams p = dense(DType::kFloat16, 1, 4096, 4096, 16, 16, 128, 128);
+  p.options.softcap = 30.0f;
+  EXPECT_STREQ(chosen(p, h200()).name, "attention_prefill_mma_f16_hd128_options");
+  p.head_dim = p.head_dim_v = 80;
+  EXPECT_STREQ(chosen(p, h200()).name, "attention_prefill_mma_f16_hd128_options");
+  static const float sink = 0.0f;
+  p.options.softcap = 0.0f, p.options.window_left = 100, p.options.sinks.data = &sink;  // all rows have these
+  EXPECT_STREQ(chosen(p, h200()).name, "attention_prefill_mma_f16_hd96");
+}
+
+TEST_F(SelectMmaTest, RefusalsSayWhatIsLacking) {
+  const AttentionParams half = dense(DType::kFloat16, 1, 100, 100, 4, 4, 64, 64);
+  ASSERT_TRUE(chosen(half, h200(), Family::kMma).family == Family::kMma);
+  EXPECT_EQ(refusal(make_problem(dense(DType::kFloat32, 1, 100, 100, 4, 4, 64, 64))), kNoMma + "no float32");
+  EXPECT_EQ(refusal(make_problem(dense(DType::kFloat16, 1, 100, 100, 4, 4, 60, 64))),
+            kNoMma +
+                "rows of q, k and v at multiples of 16 bytes, head_dim and head_dim_v multiples of 8; no float16");
+  AttentionProblem long_keys = make_problem(half);
+  long_keys.max_len_k = (INT64_C(1) << 30) + 1;
+  EXPECT_EQ(refusal(long_keys), kNoMma + "up to 1073741824 keys; no float16");
+  EXPECT_EQ(refusal(make_problem(half), caps_of(75)),
+            kNoMma + "no mma code for compute capability 7.5 in this build; no float16");
+  // Shared memory, and options that no row has: of a table without the rows that would do.
+  AttentionParams options = half;
+  options.options.softcap = 1.0f;
+  const auto reason = [&](const AttentionParams& p, const DeviceCaps& caps, bool (*keep)(const KernelRow&)) {
+    std::vector<KernelRow> some;
+    for (const KernelRow& row : kernel_table()) {
+      if (row.family == Family::kMma && row.float16 && keep(row)) some.push_back(row);
+    }
+    return select_attention(some, make_problem(p), caps, Family::kMma).reason;
+  };
+  EXPECT_EQ(reason(options, h200(), [](const KernelRow& row) { return !row.score_options; }),
+            kNoMma + "no softcap, mask or ALiBi, and a positive scale");
+  const std::string small =
+      reason(half, caps_of(90, 132, 48 * 1024), [](const KernelRow& row) { return row.max_head_dim == 256; });
+  EXPECT_EQ(small.rfind(kNoMma + "needs ", 0), 0u) << small;
+  EXPECT_NE(small.find(" bytes of shared memory, the device has 49152"), std::string::npos) << small;
+}
+
+// Keys are counted in 32 bits.
+TEST_F(SelectMmaTest, MoreThanTwoToThe30KeysAreLeftToSimt) {
+  constexpr int64_t kLimit = INT64_C(1) << 30;
+  for (int64_t seqlen_q : {1, 4, 16, 500}) {
+    AttentionProblem p = make_problem(dense(DType::kBFloat16, 2, seqlen_q, kLimit, 16, 2, 128, 128));
+    EXPECT_TRUE(chosen(p, h200()).family == Family::kMma) << chosen(p, h200()).name;
+    p.max_len_k = kLimit + 1;
+    EXPECT_TRUE(chosen(p, h200()).family == Family::kSimt && chosen(p, h200()).launch != nullptr);
+    for (const KernelRow& row : rows()) {
+      if (row.takes(DType::kBFloat16) && row.max_head_dim >= 128) {
+        EXPECT_EQ(why_not(row, p, h200()), "up to 1073741824 keys") << row.name;
+      }
+    }
+  }
+}
+
+// cp.async and mma.m16n8k16 begin with 8.0.
+TEST(SelectTest, ATuringGpuHasNoMma) {
+  const DeviceCaps turing = caps_of(75, 40, 64 * 1024);
+  EXPECT_FALSE(family_runs_on(Family::kMma, turing));
+  for (const KernelRow& row : kernel_table()) {
+    if (row.family != Family::kMma) continue;
+    for (DType dtype : {DType::kFloat16, DType::kBFloat16}) {
+      const std::string why = why_not(row, make_problem(dense(dtype, 1, 8, 100, 8, 2, 32, 32)), turing);
+      EXPECT_FALSE(why.empty()) << row.name;
+    }
+  }
+  for (int64_t seqlen_q : {1, 16, 500}) {
+    const KernelRow row = chosen(dense(DType::kFloat16, 1, seqlen_q, 500, 8, 2, 64, 64), turing);
+    EXPECT_TRUE(row.family == Family::kSimt) << row.name;
+    EXPECT_EQ(row.launch != nullptr, family_runs_on(Family::kSimt, turing)) << row.name;
+  }
+}
+
+// 99 KiB: sm_86, sm_89 and sm_120. Whatever has no tile of the tensor cores there is computed without them.
+TEST(SelectTest, LittleSharedMemoryStillHasARowForAll) {
+  for (DeviceCaps caps : devices_of_this_build()) {
+    caps.num_sms = 84, caps.max_shared_bytes = 99 * 1024;
+    for (DType dtype : {DType::kFloat32, DType::kFloat16, DType::kBFloat16}) {
+      for (int64_t dim = 1; dim <= 256; ++dim) {
+        for (int64_t seqlen_q : {1, 16, 1000}) {
+          AttentionParams p = dense(dtype, 2, seqlen_q, 1000, 8, 2, dim, 257 - dim);
+          for (float softcap : {0.0f, 1.0f}) {
+            p.options.softcap = softcap;
+            const KernelRow row = chosen(p, caps);
+            ASSERT_NE(row.launch, nullptr) << dim << ", " << softcap;
+            ASSERT_EQ(why_not(row, make_problem(p), caps), "") << row.name;
+            ASSERT_LE(row.shared_bytes, caps.max_shared_bytes) << row.name;
+          }
+        }
+      }
+    }
+    if (!family_runs_on(Family::kMma, caps)) continue;
+    for (int64_t dim : {64, 80, 96, 128}) {
+      const KernelRow row = chosen(dense(DType::kFloat16, 2, 4000, 4000, 8, 8, dim, dim), caps);
+      EXPECT_TRUE(row.family == Family::kMma) << row.name << " for head_dim " << dim;
+    }
+  }
 }
 
 // A large tile is no good where an SM holds fewer of its thread blocks than it was measured with.
@@ -227,20 +536,26 @@ TEST(SelectTest, NamesOfRowsAreUniqueAndSayTheFamily) {
   EXPECT_TRUE(std::adjacent_find(names.begin(), names.end()) == names.end());
 }
 
-TEST(SelectTest, WorkspaceIsForDecodesThatAreSplit) {
+TEST(SelectTest, WorkspaceIsForKeysThatAreSplit) {
   for (const DeviceCaps& caps : devices_of_this_build()) {
     for (const KernelRow& row : kernel_table()) {
-      const auto bytes = [&](int64_t batch, int64_t keys) {
-        return workspace_size(row, make_problem(dense(DType::kFloat32, batch, 1, keys, 8, 8, 64, 64)), caps);
+      const auto bytes = [&](int64_t batch, int64_t keys, int64_t queries = 1) {
+        return workspace_size(row, make_problem(dense(DType::kFloat32, batch, queries, keys, 8, 8, 64, 64)), caps);
       };
       EXPECT_EQ(bytes(0, 100000), 0u) << row.name;
       EXPECT_EQ(bytes(1, 100), 0u) << row.name << ": too few keys for two parts";
       EXPECT_LE(bytes(70000, 100000), size_t{1} << 30) << row.name;
-      if (row.phase == Phase::kPrefill) {
+      if (row.phase == Phase::kPrefill && row.family == Family::kSimt) {
         EXPECT_EQ(bytes(1, 100000), 0u) << row.name;
-      } else {  // at least two parts of 8 heads: 64 sums, a maximum and a denominator each
-        EXPECT_GE(bytes(1, 100000), 2 * 8 * 66 * sizeof(float)) << row.name;
-        EXPECT_LE(bytes(1, 100000), size_t{1} << 30) << row.name;
+        continue;
+      }
+      // At least two parts of 8 heads: 64 sums, a maximum and a denominator for each row of a tile.
+      const size_t tile_rows = static_cast<size_t>(row.tile_rows);
+      EXPECT_GE(bytes(1, 100000), 2 * 8 * tile_rows * 66 * sizeof(float)) << row.name;
+      EXPECT_LE(bytes(1, 100000), size_t{1} << 30) << row.name;
+      if (row.phase == Phase::kPrefill) {
+        EXPECT_GE(bytes(1, 100000, row.tile_rows), 2 * 8 * tile_rows * 66 * sizeof(float)) << row.name;
+        EXPECT_EQ(bytes(1, 100000, row.tile_rows + 1), 0u) << row.name << ": two tiles";
       }
     }
   }
@@ -276,8 +591,8 @@ TEST(SelectTest, WorkspaceOfRaggedCallsNeedsNoArrays) {
 TEST(SelectTest, WindowsNeedLessWorkspace) {
   const DeviceCaps caps = devices_of_this_build()[0];
   for (const KernelRow& row : kernel_table()) {
-    if (row.phase != Phase::kDecode) continue;
     AttentionParams p = dense(DType::kFloat32, 1, 1, 100000, 8, 8, 64, 64);
+    if (!splits_keys(row, make_problem(p))) continue;
     const size_t all = workspace_size(row, make_problem(p), caps);
     p.options.is_causal = true, p.options.window_left = 255;
     EXPECT_LT(workspace_size(row, make_problem(p), caps), all) << row.name;

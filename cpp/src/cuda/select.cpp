@@ -103,12 +103,14 @@ namespace {
 enum class Lack { kNothing, kCode, kDType, kHeadDim, kAlignment, kOptions, kLength, kSharedMemory };
 
 constexpr int64_t kMaxKeys = INT64_C(1) << 30;  // mma: keys are counted in 32 bits
+constexpr float kLargestScale = 1e30f;          // of which an exponent of 2 can be made
 
 Lack lack_of(const KernelRow& row, const AttentionProblem& p, const DeviceCaps& caps) {
   if (!row.takes(p.dtype)) return Lack::kDType;
   if (std::max(p.head_dim, p.head_dim_v) > row.max_head_dim) return Lack::kHeadDim;
   if (row.aligned_only && !(p.q_aligned && p.k_aligned && p.v_aligned)) return Lack::kAlignment;
-  if (!row.score_options && (p.has_score_options() || !(p.scale > 0.0f))) return Lack::kOptions;
+  if (!row.score_options && (p.has_score_options() || !(p.scale > 0.0f && p.scale < kLargestScale)))
+    return Lack::kOptions;
   if (row.family == Family::kMma && p.max_len_k > kMaxKeys) return Lack::kLength;
   if (row.shared_bytes > caps.max_shared_bytes) return Lack::kSharedMemory;
   return family_runs_on(row.family, caps) ? Lack::kNothing : Lack::kCode;

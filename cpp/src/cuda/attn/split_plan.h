@@ -46,7 +46,7 @@ struct SplitPlan {
     FastDiv splits;
   };
   static constexpr int kMaxChoices = 8;
-  static constexpr int64_t kMaxChunk = 4096;
+  static constexpr int64_t kMaxChunk = 8192;
 
   Choice choices[kMaxChoices];  // by min_keys and by splits; the first from 0 keys on
   int64_t min_chunk = 0, max_chunk = kLimit;

@@ -25,8 +25,8 @@ namespace decode_mma {
 // The last four: what only masks and the end of an item need waits here, where it costs the loop no registers.
 template <class Config>
 struct SharedStorage {
-  alignas(16) unsigned char rings[Config::kWarps][Config::kRingBytes];
-  alignas(16) unsigned char q[Config::kRows * Config::kPitch];
+  alignas(128) unsigned char rings[Config::kWarps][Config::kRingBytes];
+  alignas(128) unsigned char q[Config::kRows * Config::kRowBytes];
   float row_max[Config::kWarps][Config::kRows], row_sum[Config::kWarps][Config::kRows];
   int2 visible[Config::kRows];  // the keys of the part that a row sees, from .x to .y; none if there is no such row
   alignas(16) Sequence sequence;
@@ -37,6 +37,7 @@ struct SharedStorage {
 // The state of a warp: lane 4 g + t holds rows g and g + 8 (index 0 and 1).
 template <typename T, class Config>
 struct WarpState {
+  using Rows = SwizzledRows<Config::kHeadDim>;
   static constexpr int kTileKeys = Config::kTileKeys, kKeyBlocks = kTileKeys / 8;
   static constexpr int kSteps = Config::kHeadDim / 16;  // of 16 columns
   static constexpr int kChains =
@@ -56,9 +57,9 @@ struct WarpState {
       : p(problem),
         shared(s),
         lane(static_cast<int>(threadIdx.x) & 31),
-        smem_k(ring + (lane % 8 + 8 * (lane / 16)) * Config::kPitch + lane / 8 % 2 * 16),
-        smem_v(ring + Config::kSlots * Config::kTileBytes + lane % 16 * Config::kPitch + lane / 16 * 16),
-        smem_q(q_at + lane % 16 * Config::kPitch + lane / 16 * 16) {
+        smem_k(ring + Rows::offset(lane % 8 + 8 * (lane / 16), lane / 8 % 2)),
+        smem_v(ring + Config::kSlots * Config::kTileBytes + Rows::offset(lane % 16, lane / 16)),
+        smem_q(q_at + Rows::offset(lane % 16, lane / 16)) {
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       row_max[h] = -INFINITY;
@@ -77,7 +78,7 @@ struct WarpState {
   __device__ __forceinline__ void load_q() {
     if constexpr (Config::kQueryInRegisters) {
 #pragma unroll
-      for (int s = 0; s < kSteps; ++s) ptx::ldmatrix_x4(q[s], smem_q + 32 * s);
+      for (int s = 0; s < kSteps; ++s) ptx::ldmatrix_x4(q[s], Rows::behind(smem_q, 32 * s));
     }
   }
 
@@ -90,11 +91,11 @@ struct WarpState {
 #pragma unroll
     for (int s = 0; s < kSteps; ++s) {
       uint32_t a[4];
-      if constexpr (!Config::kQueryInRegisters) ptx::ldmatrix_x4(a, smem_q + 32 * s);
+      if constexpr (!Config::kQueryInRegisters) ptx::ldmatrix_x4(a, Rows::behind(smem_q, 32 * s));
 #pragma unroll
       for (int n = 0; n < kKeyBlocks; n += 2) {
         uint32_t b[4];
-        ptx::ldmatrix_x4(b, tile + 8 * n * Config::kPitch + 32 * s);
+        ptx::ldmatrix_x4(b, Rows::behind(tile, 32 * s) + 8 * n * Config::kRowBytes);
         if constexpr (Config::kQueryInRegisters) {
           ptx::mma_m16n8k16<T>(sums[s % kChains][n], q[s], b[0], b[1]);
           ptx::mma_m16n8k16<T>(sums[s % kChains][n + 1], q[s], b[2], b[3]);
@@ -190,7 +191,7 @@ struct WarpState {
 #pragma unroll
       for (int s = 0; s < kSteps; ++s) {
         uint32_t b[4];
-        ptx::ldmatrix_x4_trans(b, tile + 16 * i * Config::kPitch + 32 * s);
+        ptx::ldmatrix_x4_trans(b, Rows::behind(tile, 32 * s) + 16 * i * Config::kRowBytes);
         ptx::mma_m16n8k16<T>(acc[2 * s], a, b[0], b[1]);
         ptx::mma_m16n8k16<T>(acc[2 * s + 1], a, b[2], b[3]);
       }
@@ -273,13 +274,13 @@ __device__ __forceinline__ void store_results(const AttentionProblem& p, const P
 }
 
 template <typename T, class Config>
-__global__ __launch_bounds__(Config::kThreads, Config::kRegisterBlocks) void attention_decode_mma(
+__global__ __launch_bounds__(Config::kThreads, Config::kMinBlocks) void attention_decode_mma(
     const __grid_constant__ AttentionProblem problem, const __grid_constant__ RowTiles tiles,
     const __grid_constant__ SplitPlan plan, const __grid_constant__ Partials partials,
     const __grid_constant__ FastDiv slots_div, int64_t total) {
   static_assert(sizeof(SharedStorage<Config>) == Config::kSharedBytes);
   constexpr int kGroupsBehind = 2 * Config::kSlots - 1;
-  extern __shared__ __align__(16) unsigned char memory[];
+  extern __shared__ __align__(128) unsigned char memory[];
   auto& shared = *reinterpret_cast<SharedStorage<Config>*>(memory);
   ptx::grid_dependency_wait();
   ptx::launch_dependents();  // combine_splits waits for the end of this grid
@@ -363,8 +364,8 @@ __global__ __launch_bounds__(Config::kThreads, Config::kRegisterBlocks) void att
       slot = slot + 1 == Config::kSlots ? 0 : slot + 1;
     }
 
-    // All copies have been waited for: the ring is free.
-    __syncwarp();
+    ptx::cp_async_wait<0>();
+    __syncwarp();  // the ring is free
     warp.leave_result(shared.item.num_rows, reinterpret_cast<float*>(shared.rings[warp_index]),
                       shared.row_max[warp_index], shared.row_sum[warp_index]);
     __syncthreads();

@@ -14,16 +14,13 @@ struct DecodeMmaConfig {
   static constexpr int kTileKeys = kHeadDim == 64 ? 32 : 16;  // of a warp
   static constexpr int kSlots = kHeadDim == 256 ? 2 : 3;      // tiles of k and of v in a warp's ring
   static constexpr int kMinBlocks = kHeadDim == 256 ? 1 : 2;  // per SM: shared memory allows no more
-  // Bounds the registers, to 168: a thread block of combine_splits fits beside those two and waits there for their end.
-  static constexpr int kRegisterBlocks = kHeadDim == 256 ? 1 : 3;
-  static constexpr bool kQueryInRegisters = kHeadDim < 256;  // else read from shared memory for every tile
+  static constexpr bool kQueryInRegisters = kHeadDim < 256;   // else read from shared memory for every tile
 
-  // A row in shared memory: an odd number of 16-byte chunks, so that ldmatrix's eight rows lie in different banks.
-  static constexpr int kPitch = 2 * kHeadDim + 16;       // bytes
-  static constexpr int kTileBytes = kTileKeys * kPitch;  // of k or v
+  static constexpr int kRowBytes = 2 * kHeadDim, kTileBytes = kTileKeys * kRowBytes;  // of k or v
   static constexpr int kRingBytes = 2 * kSlots * kTileBytes;
   static constexpr int kResultPitch = kHeadDim + 8;  // floats; the rows of a fragment's half lie in different banks
-  static constexpr int kSharedBytes = kWarps * kRingBytes + kRows * kPitch + 2 * kWarps * kRows * 4 + kRows * 8 + 128;
+  static constexpr int kSharedBytes =
+      kWarps * kRingBytes + kRows * kRowBytes + 2 * kWarps * kRows * 4 + kRows * 8 + 128;
   static constexpr int kBytesInFlight = kWarps * kSlots * kTileKeys * 2 * kHeadDim * 2;
 
   static_assert(kRows * kResultPitch * 4 <= kRingBytes, "a warp leaves its result in its ring");

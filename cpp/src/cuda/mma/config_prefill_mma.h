@@ -8,12 +8,11 @@ struct PrefillMmaTile {
   static constexpr int kHeadDim = kHeadDimMax;  // head_dim and head_dim_v up to this
   static constexpr int kWarpRows = kRowsOfWarp, kWarps = kNumWarps, kThreads = 32 * kWarps;
   static constexpr int kTileQ = kWarpRows * kWarps, kTileKV = kKeys;
-  static constexpr int kStages = 2;            // tiles of k and of v in shared memory
-  static constexpr int kMinBlocks = kBlocks;   // per SM, which bounds the registers
-  static constexpr int kPitch = kHeadDim + 8;  // elements of a row: an odd number of 16-byte chunks, no bank conflicts
+  static constexpr int kStages = 2;           // tiles of k and of v in shared memory
+  static constexpr int kMinBlocks = kBlocks;  // per SM, which bounds the registers
   // q, k, v; of each row and each key what the kernel looks up; of the work item
   static constexpr int kSharedBytes =
-      2 * kPitch * (kTileQ + 2 * kStages * kTileKV) + 36 * kTileQ + 16 * kWarps + 40 * kTileKV + 192;
+      2 * kHeadDim * (kTileQ + 2 * kStages * kTileKV) + 40 * kTileQ + 16 * kWarps + 40 * kTileKV + 512;
   static constexpr int kBytesInFlight = 2 * 2 * kTileKV * kHeadDim;  // a tile of k and of v
   static_assert(kMinBlocks * (kSharedBytes + 1024) <= 228 * 1024, "sm_90: 1 KiB of each thread block is reserved");
 };
@@ -22,7 +21,7 @@ struct PrefillMmaTile {
 template <int kHeadDim, bool kOptions>
 struct PrefillMmaConfig;
 template <>
-struct PrefillMmaConfig<64, false> : PrefillMmaTile<64, 32, 4, 64, 2> {};
+struct PrefillMmaConfig<64, false> : PrefillMmaTile<64, 32, 4, 32, 3> {};
 template <>
 struct PrefillMmaConfig<64, true> : PrefillMmaTile<64, 32, 4, 64, 2> {};
 template <>

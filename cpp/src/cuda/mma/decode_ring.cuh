@@ -1,9 +1,10 @@
 // What attention_decode_mma reads: the queries of an item; for each warp a ring of tiles of k and v. By cp.async.
-//   slot s of a ring: tile of k at s kTileBytes, of v at (kSlots + s) kTileBytes; rows of kPitch bytes
+//   slot s of a ring: tile of k at s kTileBytes, of v at (kSlots + s) kTileBytes; SwizzledRows
 #pragma once
 
 #include "cuda/attn/sequence.h"
 #include "cuda/mma/config_decode_mma.h"
+#include "cuda/mma/swizzled_rows.h"
 #include "cuda/ptx/cp_async.cuh"
 
 namespace dlattn::cuda {
@@ -38,8 +39,9 @@ __device__ __forceinline__ void copy_q(const AttentionProblem& p, const Sequence
     const int row = at / kChunks, column = at % kChunks * 8;
     const int64_t query = item.query_of(p, row), head = item.head_of(p, row, query);
     const T* q = static_cast<const T*>(p.q) + sequence.q_base + query * p.q_stride_seq + head * p.q_stride_head;
-    ptx::cp_async_16(smem_q + row * Config::kPitch + 2 * column, q + column,
-                     row < item.num_rows && column < p.head_dim);
+    const bool valid = row < item.num_rows && column < p.head_dim;
+    ptx::cp_async_16(smem_q + SwizzledRows<Config::kHeadDim>::offset(row, column / 8),
+                     valid ? static_cast<const void*>(q + column) : p.q, valid);
   }
 }
 
@@ -47,7 +49,7 @@ __device__ __forceinline__ void copy_q(const AttentionProblem& p, const Sequence
 template <typename T, class Config>
 struct Copies {
   static constexpr int kChunks = Config::kHeadDim / 8, kRowsPerCopy = 32 / kChunks;
-  static constexpr int kCopies = Config::kTileKeys / kRowsPerCopy;
+  static constexpr int kCopies = Config::kTileKeys / kRowsPerCopy, kItem = sizeof(T);
   static constexpr int kStep = Config::kWarps * Config::kTileKeys;  // keys from a warp's tile to its next
   static_assert(Config::kTileKeys <= 32, "a lane looks up the page of one key");
 
@@ -55,12 +57,14 @@ struct Copies {
   const Sequence& sequence;
   const Item& item;
   const int lane, lane_row;
-  const bool in_k, in_v;  // the column is one of the row's
-  const uint32_t smem;    // of the lane in the ring
-  int begin;              // first key of the tile that is copied next
-  const T *k, *v;         // dense: of the lane in that tile; paged: of key 0 of page 0
+  const bool in_k, in_v;          // the column is one of the row's
+  const uint32_t smem;            // of the lane in the ring
+  int begin;                      // first key of the tile that is copied next
+  const char *k, *v;              // dense: of the lane in that tile; paged: of key 0 of page 0
+  const bool tile_in_page;        // paged: no tile crosses a page
+  const uint32_t k_step, v_step;  // bytes from one row that the lane copies to the next; 0: backwards or too far
 
-  // Where key `lane` of a tile lies; paged only. The entry of the table as it comes, so that nothing waits for it
+  // Where key `lane` of a tile lies, or its first key if a tile never crosses a page; paged only. The entry of the table as it comes, so that nothing waits for it
   // before the copy does: its lower word, and the upper one of an int64. A used page of 2^32 rows would fill the GPU.
   struct Page {
     int32_t lower, upper;
@@ -77,19 +81,32 @@ struct Copies {
         lane_row(lane / kChunks),
         in_k(lane % kChunks * 8 < p.head_dim),
         in_v(lane % kChunks * 8 < p.head_dim_v),
-        smem(ring + lane_row * Config::kPitch + lane % kChunks * 16),
+        smem(ring + SwizzledRows<Config::kHeadDim>::offset(lane_row, lane % kChunks)),
         begin(warp * Config::kTileKeys),
+        tile_in_page(p.page_size.divisor % Config::kTileKeys == 0 && item.first_key % Config::kTileKeys == 0),
+        k_step(step_of(p.k_stride_seq)),
+        v_step(step_of(p.v_stride_seq)),
         page{} {
     const int64_t key = p.paged ? 0 : item.first_key + begin + lane_row;
     const int column = lane % kChunks * 8;
-    k = static_cast<const T*>(p.k) + sequence.k_base + item.kv_head * p.k_stride_head + key * p.k_stride_seq + column;
-    v = static_cast<const T*>(p.v) + sequence.v_base + item.kv_head * p.v_stride_head + key * p.v_stride_seq + column;
+    k = reinterpret_cast<const char*>(static_cast<const T*>(p.k) + sequence.k_base + item.kv_head * p.k_stride_head +
+                                      key * p.k_stride_seq + column);
+    v = reinterpret_cast<const char*>(static_cast<const T*>(p.v) + sequence.v_base + item.kv_head * p.v_stride_head +
+                                      key * p.v_stride_seq + column);
+    if (in_k && in_v) return;
+    // Columns past head_dim and head_dim_v, which only the last tile's copy touches.
+#pragma unroll 1
+    for (int row = 0; row < Config::kSlots * Config::kTileKeys; row += kRowsPerCopy) {
+      if (!in_k) ptx::cp_async_16(place(smem, row), p.k, false);
+      if (!in_v) ptx::cp_async_16(place(smem + Config::kSlots * Config::kTileBytes, row), p.k, false);
+    }
   }
 
   __device__ __forceinline__ Page find_page(int tile) const {
     Page found = {};
-    const int64_t key = item.first_key + tile + lane;
-    if (lane < Config::kTileKeys && tile + lane < item.num_keys) {
+    const int of_tile = tile_in_page ? 0 : lane;
+    const int64_t key = item.first_key + tile + of_tile;
+    if (of_tile < Config::kTileKeys && tile + of_tile < item.num_keys) {
       const int64_t index = p.page_size.div(key);
       const int64_t at = sequence.batch * p.page_table_stride_batch + index;
       const bool is_wide = p.page_table.dtype == DType::kInt64;
@@ -101,39 +118,59 @@ struct Copies {
     return found;
   }
 
-  // One tile of k or v, keys past the part as zeros.
-  __device__ __forceinline__ void copy(uint32_t slot, const T* at, bool in_row, int64_t stride_batch,
+  // One tile of k or v, keys past the part as zeros. The last tile apart: the others need no counts.
+  __device__ __forceinline__ void copy(uint32_t slot, const char* at, bool in_row, uint32_t step, int64_t stride_batch,
                                        int64_t stride_seq) const {
+    const bool whole = begin + Config::kTileKeys <= item.num_keys;
     const int rows = in_row ? item.num_keys - begin - lane_row : 0;
-    if (!p.paged) {
-#pragma unroll
-      for (int j = 0; j < kCopies; ++j) {
-        ptx::cp_async_16(slot + j * kRowsPerCopy * Config::kPitch, at, j * kRowsPerCopy < rows);
-        at += kRowsPerCopy * stride_seq;
-      }
-    } else {
+    if (p.paged) {
       int64_t id = page.lower;
       if (p.page_table.dtype == DType::kInt64) {
         id = static_cast<int64_t>(static_cast<uint64_t>(page.upper) << 32 | static_cast<uint32_t>(page.lower));
       }
       id = min(max(id, int64_t{0}), p.num_pages - 1);  // a wrong id leads to no wild access
-      const auto own = static_cast<long long>(id * stride_batch + static_cast<int64_t>(page.row) * stride_seq);
+      const auto own =
+          static_cast<long long>(kItem * (id * stride_batch + static_cast<int64_t>(page.row) * stride_seq));
+      if (!tile_in_page) {
+#pragma unroll
+        for (int j = 0; j < kCopies; ++j) {
+          const int64_t offset = __shfl_sync(0xffffffffu, own, j * kRowsPerCopy + lane_row);
+          const uint32_t to = place(slot, j * kRowsPerCopy);
+          if (whole) {
+            ptx::cp_async_16_if(in_row, to, at + offset);
+          } else {
+            const bool valid = j * kRowsPerCopy < rows;
+            ptx::cp_async_16(to, valid ? static_cast<const void*>(at + offset) : p.k, valid);
+          }
+        }
+        return;
+      }
+      at += own + kItem * lane_row * stride_seq;
+    }
+    if (whole && step != 0) {
 #pragma unroll
       for (int j = 0; j < kCopies; ++j) {
-        const int64_t offset = __shfl_sync(0xffffffffu, own, j * kRowsPerCopy + lane_row);
-        ptx::cp_async_16(slot + j * kRowsPerCopy * Config::kPitch, at + offset, j * kRowsPerCopy < rows);
+        ptx::cp_async_16_if(in_row, place(slot, j * kRowsPerCopy), at + static_cast<uint64_t>(step) * j);
+      }
+    } else {
+#pragma unroll 1
+      for (int j = 0; j < kCopies; ++j) {
+        const bool valid = j * kRowsPerCopy < rows;
+        ptx::cp_async_16(place(slot, j * kRowsPerCopy),
+                         valid ? static_cast<const void*>(at + j * kRowsPerCopy * stride_seq * kItem) : p.k, valid);
       }
     }
   }
 
   // Each closes a group, also if there is no tile any more, so that groups can be counted.
   __device__ __forceinline__ void copy_k(int slot) const {
-    if (begin < item.num_keys) copy(smem + slot * Config::kTileBytes, k, in_k, p.k_stride_batch, p.k_stride_seq);
+    if (begin < item.num_keys)
+      copy(smem + slot * Config::kTileBytes, k, in_k, k_step, p.k_stride_batch, p.k_stride_seq);
     ptx::cp_async_commit();
   }
   __device__ __forceinline__ void copy_v(int slot) const {
     if (begin < item.num_keys) {
-      copy(smem + (Config::kSlots + slot) * Config::kTileBytes, v, in_v, p.v_stride_batch, p.v_stride_seq);
+      copy(smem + (Config::kSlots + slot) * Config::kTileBytes, v, in_v, v_step, p.v_stride_batch, p.v_stride_seq);
     }
     ptx::cp_async_commit();
   }
@@ -141,8 +178,19 @@ struct Copies {
     begin += kStep;
     page = next;
     if (p.paged) return;
-    k += kStep * p.k_stride_seq;
-    v += kStep * p.v_stride_seq;
+    constexpr int kCopiesOfStep = kStep / kRowsPerCopy;
+    k += k_step != 0 ? static_cast<int64_t>(k_step) * kCopiesOfStep : kStep * kItem * p.k_stride_seq;
+    v += v_step != 0 ? static_cast<int64_t>(v_step) * kCopiesOfStep : kStep * kItem * p.v_stride_seq;
+  }
+
+ private:
+  // The lane's chunk `row` rows, a multiple of kRowsPerCopy, behind its first one: the swizzles of the two numbers add.
+  static __device__ __forceinline__ uint32_t place(uint32_t first, int row) {
+    return (first ^ static_cast<uint32_t>(row % 8 * 16)) + static_cast<uint32_t>(row * Config::kRowBytes);
+  }
+  static __device__ __forceinline__ uint32_t step_of(int64_t stride) {
+    const int64_t step = kRowsPerCopy * kItem * stride;
+    return stride > 0 && stride < (int64_t{1} << 24) ? static_cast<uint32_t>(step) : 0;
   }
 };
 

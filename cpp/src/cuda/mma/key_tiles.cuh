@@ -2,6 +2,7 @@
 #pragma once
 
 #include "cuda/mma/config_prefill_mma.h"
+#include "cuda/mma/swizzled_rows.h"
 #include "cuda/mma/work_item.cuh"
 #include "cuda/ptx/cp_async.cuh"
 #include "cuda/ptx/ldmatrix.cuh"
@@ -16,8 +17,9 @@ struct CopyLayout {
   static constexpr int kLanes = kChunks % 16 == 0 ? 16 : kChunks % 8 == 0 ? 8 : 4;
   static constexpr int kChunkSteps = kChunks / kLanes, kRowStep = Config::kThreads / kLanes;
   static constexpr int kPieces = Config::kTileKV / kRowStep * kChunkSteps;  // of a tile of k or v, for a thread
-  static constexpr int kItem = 2, kPitchBytes = Config::kPitch * kItem;
+  static constexpr int kItem = 2, kRowBytes = Config::kHeadDim * kItem;
   static_assert(kChunks % kLanes == 0 && Config::kThreads % kLanes == 0, "whole steps");
+  static_assert(kRowStep % 8 == 0 && kLanes % 4 == 0, "the same place in each row that a thread copies");
   static_assert(Config::kTileQ % kRowStep == 0 && Config::kTileKV % kRowStep == 0, "whole steps");
 };
 
@@ -25,31 +27,34 @@ struct CopyLayout {
 template <typename T, class Config>
 struct KeyStorage {
   static constexpr int kTables = 2;  // of the tile that is copied and the one that is looked up
-  T k[Config::kStages][Config::kTileKV][Config::kPitch];
-  T v[Config::kStages][Config::kTileKV][Config::kPitch];
-  const T *k_part, *v_part;  // dense: key 0 of the part; paged: of page 0
-  uint32_t k_step, v_step;   // bytes from one row that a thread copies to the next; 0: backwards, too far or paged
+  alignas(128) T k[Config::kStages][Config::kTileKV][Config::kHeadDim];  // SwizzledRows
+  alignas(128) T v[Config::kStages][Config::kTileKV][Config::kHeadDim];
+  const T *k_part, *v_part;       // dense: key 0 of the part; paged: of page 0
+  uint32_t k_stride, v_stride;    // dense: bytes from one row to the next; 0: backwards, too far, or paged
   int64_t page[Config::kTileKV];  // ids
   int64_t k_row[kTables][Config::kTileKV], v_row[kTables][Config::kTileKV];  // paged: of each key, in elements
 };
 
-// A whole tile of dense keys, which a thread copies piece by piece, between products.
+// A thread's share of a whole tile of dense keys, which it copies piece by piece, between products.
 template <class Config>
 struct Pieces {
   using Layout = CopyLayout<Config>;
-  const char* from;
-  uint32_t to;
-  uint32_t step;
-  int32_t columns;  // from this thread's first on, elements; not positive: nothing to copy
+  static constexpr uint32_t kToV = sizeof(uint16_t) * Config::kStages * Config::kTileKV * Config::kHeadDim;
+  const char *k, *v;
+  uint32_t k_stride, v_stride;   // bytes
+  uint32_t to;                   // of k; v is kToV behind it
+  int32_t k_columns, v_columns;  // from this thread's first on, elements; not positive: nothing to copy
 
   // Those that belong to step `index` of `count`.
   __device__ __forceinline__ void copy(int index, int count) const {
 #pragma unroll
     for (int i = index * Layout::kPieces / count; i < (index + 1) * Layout::kPieces / count; ++i) {
-      const int row = i / Layout::kChunkSteps, column = i % Layout::kChunkSteps * 8 * Layout::kLanes;
-      ptx::cp_async_16_if(column < columns,
-                          to + row * Layout::kRowStep * Layout::kPitchBytes + column * Layout::kItem,
-                          from + static_cast<uint64_t>(step) * row + column * Layout::kItem);
+      const int row = i / Layout::kChunkSteps * Layout::kRowStep;
+      const int column = i % Layout::kChunkSteps * 8 * Layout::kLanes;
+      const uint32_t at = to + row * Layout::kRowBytes + column * Layout::kItem;
+      ptx::cp_async_16_if(column < k_columns, at, k + static_cast<uint64_t>(k_stride) * row + column * Layout::kItem);
+      ptx::cp_async_16_if(column < v_columns, at + kToV,
+                          v + static_cast<uint64_t>(v_stride) * row + column * Layout::kItem);
     }
   }
 };
@@ -58,15 +63,15 @@ template <typename T, class Config>
 struct KeyTiles {
   using Layout = CopyLayout<Config>;
   using Storage = KeyStorage<T, Config>;
+  using Rows = SwizzledRows<Config::kHeadDim>;
   static constexpr int kTileKV = Config::kTileKV;
   static_assert(kTileKV <= Config::kThreads, "a thread looks up the page of a key");
 
   const AttentionProblem& p;
   Storage& smem;
-  const WorkItem& item;  // in shared memory
-  const int num_keys;    // of the part
+  const WorkItem& item;   // in shared memory
+  const int num_keys;     // of the part
   const int row, column;  // that this thread copies first
-  const char *k_at, *v_at;  // dense: this thread's first piece of the tile that is copied next
 
   // Thread 0 writes what all share.
   __device__ __forceinline__ KeyTiles(const AttentionProblem& problem, Storage& storage, const WorkItem& w)
@@ -79,16 +84,15 @@ struct KeyTiles {
     const int64_t first = p.paged ? 0 : w.keys.begin;
     const T* k = static_cast<const T*>(p.k) + w.sequence.k_base + w.kv_head * p.k_stride_head + first * p.k_stride_seq;
     const T* v = static_cast<const T*>(p.v) + w.sequence.v_base + w.kv_head * p.v_stride_head + first * p.v_stride_seq;
-    constexpr int64_t kFar = (int64_t{1} << 31) / (Layout::kItem * kTileKV);  // a tile's offsets fit 32 bits
-    const bool near = !p.paged && p.k_stride_seq >= 0 && p.k_stride_seq < kFar && p.v_stride_seq >= 0 && p.v_stride_seq < kFar;
+    constexpr int64_t kFar = int64_t{1} << 24;  // elements
+    const bool near =
+        !p.paged && p.k_stride_seq > 0 && p.k_stride_seq < kFar && p.v_stride_seq > 0 && p.v_stride_seq < kFar;
     if (threadIdx.x == 0) {
       smem.k_part = k;
       smem.v_part = v;
-      smem.k_step = near ? static_cast<uint32_t>(p.k_stride_seq) * Layout::kRowStep * Layout::kItem : 0;
-      smem.v_step = near ? static_cast<uint32_t>(p.v_stride_seq) * Layout::kRowStep * Layout::kItem : 0;
+      smem.k_stride = near ? static_cast<uint32_t>(p.k_stride_seq) * Layout::kItem : 0;
+      smem.v_stride = near ? static_cast<uint32_t>(p.v_stride_seq) * Layout::kItem : 0;
     }
-    k_at = reinterpret_cast<const char*>(k + row * p.k_stride_seq + column);
-    v_at = reinterpret_cast<const char*>(v + row * p.v_stride_seq + column);
   }
 
   // Columns past head_dim and head_dim_v, which no copy touches.
@@ -96,7 +100,8 @@ struct KeyTiles {
     const int chunks = Layout::kChunks - dim / 8;
 #pragma unroll 1
     for (int i = static_cast<int>(threadIdx.x); i < count * chunks; i += Config::kThreads) {
-      *reinterpret_cast<uint4*>(rows + i / chunks * Config::kPitch + dim + i % chunks * 8) = make_uint4(0, 0, 0, 0);
+      const int offset = Rows::offset(i / chunks, dim / 8 + i % chunks);
+      *reinterpret_cast<uint4*>(reinterpret_cast<char*>(rows) + offset) = make_uint4(0, 0, 0, 0);
     }
   }
   __device__ __forceinline__ void clear_padding() const {
@@ -104,19 +109,26 @@ struct KeyTiles {
     clear_padding(&smem.v[0][0][0], Config::kStages * kTileKV, p.head_dim_v);
   }
 
-  // What one call of `copy_*` leaves to the caller: to copy these pieces. All else, it has copied itself.
-  __device__ __forceinline__ Pieces<Config> next_k(int tile) const {
-    return begin_copy(tile, smem.k_step, k_at, &smem.k[tile % Config::kStages][0][0], smem.k_part, p.head_dim, p.k_stride_seq,
-                      smem.k_row[tile % Storage::kTables]);
+  // A tile's pieces; none if it must be copied at once.
+  __device__ __forceinline__ Pieces<Config> pieces_of(int tile) const {
+    const int begin = tile * kTileKV;
+    const uint32_t k_stride = smem.k_stride, v_stride = smem.v_stride;
+    const bool whole = k_stride != 0 && begin + kTileKV <= num_keys;
+    return {reinterpret_cast<const char*>(smem.k_part + column) + static_cast<uint64_t>(k_stride) * (begin + row),
+            reinterpret_cast<const char*>(smem.v_part + column) + static_cast<uint64_t>(v_stride) * (begin + row),
+            k_stride,
+            v_stride,
+            ptx::smem_address(smem.k[tile % Config::kStages]) + Rows::offset(row, column / 8),
+            whole ? p.head_dim - column : 0,
+            whole ? p.head_dim_v - column : 0};
   }
-  __device__ __forceinline__ Pieces<Config> next_v(int tile) const {
-    return begin_copy(tile, smem.v_step, v_at, &smem.v[tile % Config::kStages][0][0], smem.v_part, p.head_dim_v, p.v_stride_seq,
-                      smem.v_row[tile % Storage::kTables]);
-  }
-  // To the tile behind, after the pieces.
-  __device__ __forceinline__ void advance() {
-    k_at += static_cast<uint64_t>(smem.k_step) * (kTileKV / Layout::kRowStep);
-    v_at += static_cast<uint64_t>(smem.v_step) * (kTileKV / Layout::kRowStep);
+  // The keys that there are, zeros for the others; nothing if pieces_of() gives pieces.
+  __device__ __forceinline__ void copy_at_once(int tile) const {
+    const int begin = tile * kTileKV;
+    if (begin >= num_keys || (smem.k_stride != 0 && begin + kTileKV <= num_keys)) return;
+    const int stage = tile % Config::kStages, table = tile % Storage::kTables;
+    copy_rows(begin, smem.k[stage], smem.k_part, p.head_dim, p.k_stride_seq, smem.k_row[table]);
+    copy_rows(begin, smem.v[stage], smem.v_part, p.head_dim_v, p.v_stride_seq, smem.v_row[table]);
   }
 
   // Paged: a thread looks up a key of each tile. Its page's id comes by cp.async, of a later tile than its place is written of.
@@ -150,25 +162,20 @@ struct KeyTiles {
     return item.keys.begin + tile * kTileKV + static_cast<int>(threadIdx.x);
   }
 
-  __device__ __forceinline__ Pieces<Config> begin_copy(int tile, uint32_t step, const char* at, T* to, const T* part, int dim,
-                                                       int64_t stride, const int64_t* rows) const {
-    const int begin = tile * kTileKV;
-    const bool whole = step != 0 && begin + kTileKV <= num_keys;
-    const uint32_t place = ptx::smem_address(to) + row * Layout::kPitchBytes + column * Layout::kItem;
-    if (!whole && begin < num_keys) {  // the keys that there are, zeros for the others
+  __device__ __forceinline__ void copy_rows(int begin, const T (*to)[Config::kHeadDim], const T* part, int dim,
+                                            int64_t stride, const int64_t* rows) const {
+    const uint32_t place = ptx::smem_address(to) + Rows::offset(row, column / 8);
 #pragma unroll 1
-      for (int r = 0; r < kTileKV; r += Layout::kRowStep) {
-        const bool valid = begin + row + r < num_keys;
-        const T* from = part + column + (!valid ? 0 : p.paged ? rows[row + r] : (begin + row + r) * stride);
+    for (int r = 0; r < kTileKV; r += Layout::kRowStep) {
+      const bool valid = begin + row + r < num_keys;
+      const T* from = part + column + (!valid ? 0 : p.paged ? rows[row + r] : (begin + row + r) * stride);
 #pragma unroll
-        for (int c = 0; c < Layout::kChunkSteps; ++c) {
-          const int at_column = 8 * c * Layout::kLanes;
-          if (column + at_column >= dim) break;
-          ptx::cp_async_16(place + r * Layout::kPitchBytes + at_column * Layout::kItem, from + at_column, valid);
-        }
+      for (int c = 0; c < Layout::kChunkSteps; ++c) {
+        const int at = 8 * c * Layout::kLanes;
+        if (column + at >= dim) break;
+        ptx::cp_async_16(place + r * Layout::kRowBytes + at * Layout::kItem, from + at, valid);
       }
     }
-    return {at, place, step, whole ? dim - column : 0};
   }
 };
 

@@ -1,4 +1,4 @@
-// The launch of attention_decode_mma; instances are in attention_decode_mma_{f16,bf16}.cu.
+// The launch of attention_decode_mma.
 #pragma once
 
 #include <type_traits>

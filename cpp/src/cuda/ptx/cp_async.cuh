@@ -12,7 +12,8 @@ namespace dlattn::cuda::ptx {
 // 16 bytes, past the L1; zeros, and nothing is read, unless `valid`. Both addresses on a multiple of 16.
 // PTX ISA, "Data movement and conversion instructions: cp.async"; sm_80.
 __device__ __forceinline__ void cp_async_16(uint32_t smem, const void* global, bool valid) {
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(smem), "l"(global), "r"(valid ? 16 : 0) : "memory");
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(smem), "l"(global), "r"(valid ? 16 : 0)
+               : "memory");
 }
 __device__ __forceinline__ void cp_async_16(uint32_t smem, const void* global) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(smem), "l"(global) : "memory");
