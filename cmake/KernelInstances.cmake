@@ -3,9 +3,11 @@
 # dlattn_mma_instances(DIRECTORY ARCHS OUT_DEVICE OUT_HOST): writes a source for each instance and one that adds their rows to
 # the kernel table. Without architectures the table gets none.
 function(dlattn_mma_instances directory archs out_device out_host)
-  # head_dim of the tile. Those with options (softcap, mask, ALiBi, any scale) serve the sizes between, too.
+  # head_dim of the tile. Those with options (softcap, mask, ALiBi, any scale) serve the sizes between, too. What the kinds are:
+  # cpp/src/cuda/mma/config_prefill_mma.h
   set(prefill 64 96 128 192 256)
   set(prefill_options 64 128 256)
+  set(prefill_small 128)
   set(decode 64 128 256)
 
   set(sources "")
@@ -16,10 +18,13 @@ function(dlattn_mma_instances directory archs out_device out_host)
       set(enum_bf16 BFloat16)
       set(type "DType::k${enum_${dtype}}")
       foreach(head_dim IN LISTS prefill)
-        dlattn_mma_instance(prefill ${dtype}_hd${head_dim} "${type}, ${head_dim}, false")
+        dlattn_mma_instance(prefill ${dtype}_hd${head_dim} "${type}, ${head_dim}, PrefillKind::kPlain")
       endforeach()
       foreach(head_dim IN LISTS prefill_options)
-        dlattn_mma_instance(prefill ${dtype}_hd${head_dim}_options "${type}, ${head_dim}, true")
+        dlattn_mma_instance(prefill ${dtype}_hd${head_dim}_options "${type}, ${head_dim}, PrefillKind::kOptions")
+      endforeach()
+      foreach(head_dim IN LISTS prefill_small)
+        dlattn_mma_instance(prefill ${dtype}_hd${head_dim}_small "${type}, ${head_dim}, PrefillKind::kSmall")
       endforeach()
       foreach(head_dim IN LISTS decode)
         dlattn_mma_instance(decode ${dtype}_hd${head_dim} "${type}, ${head_dim}")

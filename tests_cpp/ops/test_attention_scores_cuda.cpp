@@ -218,8 +218,7 @@ TEST_F(ScoresCudaRulesTest, OddStridesOfAxesOfSizeOne) {
     SCOPED_TRACE(::testing::Message() << c);
     OddStridesProblem problem(c);
     DeviceTensors device(problem.tensors(), stream());
-    EXPECT_EQ(rows_for(device.on_device(problem.params())),
-              rows_for(device.on_device(problem.DenseProblem::params())));
+    EXPECT_EQ(rows_for(device.on_device(problem.params())), rows_for(device.on_device(problem.DenseProblem::params())));
     expect_every_row(problem, stream());
     if (HasFailure()) return;
   }

@@ -41,8 +41,9 @@ inline SplitPlan split_plan(const KernelRow& row, const AttentionProblem& p, con
   const int64_t rows = std::min<int64_t>(row.tile_rows, p.max_len_q * p.heads_per_kv_head);
   in.bytes_per_split = 2.0 * static_cast<double>(rows) * (p.head_dim_v + 2) * sizeof(float);
   // 64 KiB in flight: 48 bytes/ns of a thread block that is alone on an SM of an H200; at 55 its arithmetic limits it.
-  // Pages cost a thread block that is alone half of it and more: measured.
-  const double limit = !p.paged ? 55.0 : p.page_size.divisor % 16 == 0 ? 28.0 : 23.0;
+  // Pages cost a thread block that is alone half of it and more, by the key: measured at 512 bytes a key.
+  const double of_pages = (p.page_size.divisor % 16 == 0 ? 28.0 : 23.0) * std::max(1.0, in.bytes_per_key / 512);
+  const double limit = p.paged ? std::min(of_pages, 55.0) : 55.0;
   constexpr double kPerByteInFlight = 48.0 / (64 * 1024);
   if (row.bytes_in_flight > 0) in.bytes_per_ns_of_block = std::min(limit, kPerByteInFlight * row.bytes_in_flight);
   return SplitPlan::make(in);

@@ -164,7 +164,11 @@ double estimate_us(const KernelRow& row, const AttentionProblem& p, const Device
   if (row.phase == Phase::kPrefill) {
     const double fma = row.tile_rows * keys * (p.head_dim + row.max_head_dim);
     const double us_of_item = fma / (kFmaPerUs * row.fma_rate * resident_fraction(row, caps));
-    if (!splits_keys(row, p)) return 4.0 + std::ceil(items / sms) * us_of_item;
+    if (!splits_keys(row, p)) {
+      // A tensor-core block is no faster alone on its SM: the SM's rate is that of all that it holds.
+      const double at_least = row.family == Family::kMma ? row.blocks_per_sm : 1;
+      return 4.0 + std::max(std::ceil(items / sms), at_least) * us_of_item;
+    }
     const double bytes = items * keys * 2 * row.max_head_dim * size_of(p.dtype);
     return 6.0 + std::max(items * us_of_item, bytes / (kBytesPerUs * in_flight)) / sms;
   }

@@ -17,24 +17,29 @@ struct PrefillMmaTile {
   static_assert(kMinBlocks * (kSharedBytes + 1024) <= 228 * 1024, "sm_90: 1 KiB of each thread block is reserved");
 };
 
-// By head_dim; what softcap, mask and ALiBi need costs registers. Measured: docs/kernels/mma.md.
-template <int kHeadDim, bool kOptions>
+// kOptions: with softcap, mask and ALiBi, which cost registers, and any scale. kSmall: for grids that leave SMs to one block.
+enum class PrefillKind { kPlain, kOptions, kSmall };
+
+// By head_dim. Measured: docs/kernels/mma.md.
+template <int kHeadDim, PrefillKind kKind>
 struct PrefillMmaConfig;
 template <>
-struct PrefillMmaConfig<64, false> : PrefillMmaTile<64, 32, 4, 32, 3> {};
+struct PrefillMmaConfig<64, PrefillKind::kPlain> : PrefillMmaTile<64, 32, 4, 32, 3> {};
 template <>
-struct PrefillMmaConfig<64, true> : PrefillMmaTile<64, 32, 4, 64, 2> {};
+struct PrefillMmaConfig<96, PrefillKind::kPlain> : PrefillMmaTile<96, 32, 4, 64, 2> {};
 template <>
-struct PrefillMmaConfig<96, false> : PrefillMmaTile<96, 32, 4, 64, 2> {};
+struct PrefillMmaConfig<128, PrefillKind::kPlain> : PrefillMmaTile<128, 32, 4, 64, 2> {};
 template <>
-struct PrefillMmaConfig<128, false> : PrefillMmaTile<128, 32, 4, 64, 2> {};
+struct PrefillMmaConfig<192, PrefillKind::kPlain> : PrefillMmaTile<192, 16, 8, 64, 1> {};
 template <>
-struct PrefillMmaConfig<128, true> : PrefillMmaTile<128, 32, 4, 32, 2> {};
+struct PrefillMmaConfig<256, PrefillKind::kPlain> : PrefillMmaTile<256, 16, 8, 64, 1> {};
 template <>
-struct PrefillMmaConfig<192, false> : PrefillMmaTile<192, 16, 8, 64, 1> {};
+struct PrefillMmaConfig<64, PrefillKind::kOptions> : PrefillMmaTile<64, 32, 4, 64, 2> {};
 template <>
-struct PrefillMmaConfig<256, false> : PrefillMmaTile<256, 16, 8, 64, 1> {};
+struct PrefillMmaConfig<128, PrefillKind::kOptions> : PrefillMmaTile<128, 32, 4, 32, 2> {};
 template <>
-struct PrefillMmaConfig<256, true> : PrefillMmaTile<256, 16, 8, 32, 1> {};
+struct PrefillMmaConfig<256, PrefillKind::kOptions> : PrefillMmaTile<256, 16, 8, 32, 1> {};
+template <>
+struct PrefillMmaConfig<128, PrefillKind::kSmall> : PrefillMmaTile<128, 16, 4, 64, 2> {};
 
 }  // namespace dlattn::cuda

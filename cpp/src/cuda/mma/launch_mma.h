@@ -2,11 +2,11 @@
 #pragma once
 
 #include "cuda/kernel_table.h"
+#include "cuda/mma/config_prefill_mma.h"
 
 namespace dlattn::cuda {
 
-// kOptions: with softcap, mask and ALiBi, and any scale.
-template <DType kDType, int kHeadDim, bool kOptions>
+template <DType kDType, int kHeadDim, PrefillKind kKind>
 void launch_prefill_mma(const AttentionProblem& problem, const KernelRow& row, const LaunchContext& context);
 
 template <DType kDType, int kHeadDim>

@@ -11,12 +11,12 @@
 
 namespace dlattn::cuda {
 
-template <DType kDType, int kHeadDim, bool kOptions>
+template <DType kDType, int kHeadDim, PrefillKind kKind>
 void launch_prefill_mma(const AttentionProblem& problem, const KernelRow& row, const LaunchContext& context) {
   using T = std::conditional_t<kDType == DType::kFloat16, __half, __nv_bfloat16>;
-  using Config = PrefillMmaConfig<kHeadDim, kOptions>;
+  using Config = PrefillMmaConfig<kHeadDim, kKind>;
   static_assert(sizeof(prefill_mma::SharedStorage<T, Config>) <= Config::kSharedBytes);
-  constexpr auto* kKernel = prefill_mma::attention_prefill_mma<T, Config, kOptions>;
+  constexpr auto* kKernel = prefill_mma::attention_prefill_mma<T, Config, kKind == PrefillKind::kOptions>;
   const RowTiles tiles = row_tiles(row, problem);
   const SplitPlan plan = split_plan(row, problem, tiles, context.caps);
   const int64_t items = tiles.num_slots * problem.num_kv_heads;

@@ -11,14 +11,15 @@
 namespace dlattn::cuda {
 
 // TFLOP/s of the measured rate over those of the float32 units: docs/kernels/mma.md.
-constexpr double prefill_mma_rate(int head_dim, bool options) {
-  if (options) return head_dim == 64 ? 3.5 : 3.4;
+constexpr double prefill_mma_rate(int head_dim, PrefillKind kind) {
+  if (kind == PrefillKind::kOptions) return head_dim == 64 ? 3.5 : 3.4;
+  if (kind == PrefillKind::kSmall) return 4.2;
   return head_dim == 64 ? 4.9 : head_dim == 96 ? 5.6 : head_dim == 128 ? 5.9 : head_dim == 192 ? 4.5 : 4.8;
 }
 
-template <DType kDType, int kHeadDim, bool kOptions>
+template <DType kDType, int kHeadDim, PrefillKind kKind>
 KernelRow prefill_mma_row(const char* name) {
-  using Config = PrefillMmaConfig<kHeadDim, kOptions>;
+  using Config = PrefillMmaConfig<kHeadDim, kKind>;
   KernelRow row;
   row.name = name;
   row.family = Family::kMma;
@@ -26,14 +27,14 @@ KernelRow prefill_mma_row(const char* name) {
   row.float16 = kDType == DType::kFloat16;
   row.bfloat16 = kDType == DType::kBFloat16;
   row.aligned_only = true;
-  row.score_options = kOptions;
+  row.score_options = kKind == PrefillKind::kOptions;
   row.max_head_dim = kHeadDim;
   row.tile_rows = Config::kTileQ;
   row.shared_bytes = Config::kSharedBytes;
   row.blocks_per_sm = Config::kMinBlocks;
-  row.fma_rate = prefill_mma_rate(kHeadDim, kOptions);
+  row.fma_rate = prefill_mma_rate(kHeadDim, kKind);
   row.bytes_in_flight = Config::kBytesInFlight;
-  row.launch = launch_prefill_mma<kDType, kHeadDim, kOptions>;
+  row.launch = launch_prefill_mma<kDType, kHeadDim, kKind>;
   return row;
 }
 
