@@ -35,7 +35,7 @@ ROOT = Path(__file__).resolve().parent.parent
 TOOLS = ("memcheck", "racecheck", "synccheck", "initcheck")
 # Under a sanitizer a kernel is 10 to 100 times slower. Every tool runs these, which reach every operation, every row of
 # the kernel table (tests_cpp/ops/small_cases.h), and what wrong lengths, positions and slots do.
-SANITIZER_CASES = "Small/*:*Outside*:CallsCudaTest.*-*Graph*:*SeveralCallers*:*OrderOfStreams*"
+SANITIZER_CASES = "Small/*:*Outside*:Ptx*:CallsCudaTest.*-*Graph*:*SeveralCallers*:*OrderOfStreams*"
 # memcheck, the fastest, runs so many of an executable: the others are taken evenly from all that are not large.
 MEMCHECK_COUNT = 40
 MEMCHECK_CASES = "*-Large/*:Many*:Wide/*:Groups/*:Rows/*:*Rules*:CallsCudaTest.*:*DeathTest*"
