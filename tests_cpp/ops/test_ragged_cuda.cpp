@@ -143,8 +143,13 @@ std::vector<PagedCase> grouped_paged_cases() {
     for (int64_t seqlen_q : kGroupQueries) {
       const DType dtype = (n + n / 6) % 2 ? DType::kBFloat16 : DType::kFloat16;
       const RaggedOptions options{n % 4 != 3, n % 5 == 2 ? 40 : -1, -1};
-      PagedCase c{dtype, page_sizes[(n + n / 4) % 4], std::vector<int64_t>(3, seqlen_q), some_edge_lengths(n, 3), false,
-                  options, n % 3 == 0 ? DType::kInt64 : DType::kInt32};
+      PagedCase c{dtype,
+                  page_sizes[(n + n / 4) % 4],
+                  std::vector<int64_t>(3, seqlen_q),
+                  some_edge_lengths(n, 3),
+                  false,
+                  options,
+                  n % 3 == 0 ? DType::kInt64 : DType::kInt32};
       c.layout = n % 2 ? Layout::kBHLD : Layout::kBLHD;
       c.storage = n % 7 == 1 ? Storage::kSpaced : Storage::kContiguous;
       const int64_t kv_heads = n % 3 == 1 && group <= 6 ? 2 : 1;

@@ -88,9 +88,6 @@ struct SplitPlan {
 
   DLATTN_HOST_DEVICE const Choice& choice_of(int64_t keys) const {
     int chosen = 0;
-#ifdef __CUDA_ARCH__
-#pragma unroll
-#endif
     for (int i = 1; i < kMaxChoices; ++i) chosen += keys >= choices[i].min_keys ? 1 : 0;
     return choices[chosen];
   }

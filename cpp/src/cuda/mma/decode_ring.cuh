@@ -118,31 +118,21 @@ struct Copies {
     return found;
   }
 
-  // One tile of k or v, keys past the part as zeros. The last tile apart: the others need no counts.
+  // One tile of k or v, keys past the part as zeros. The last tile apart: the others need no counts. Columns that are not the
+  // row's are zeros already (two copies to one place would race).
   __device__ __forceinline__ void copy(uint32_t slot, const char* at, bool in_row, uint32_t step, int64_t stride_batch,
                                        int64_t stride_seq) const {
     const bool whole = begin + Config::kTileKeys <= item.num_keys;
-    const int rows = in_row ? item.num_keys - begin - lane_row : 0;
+    const int rows = item.num_keys - begin - lane_row;
     if (p.paged) {
       int64_t id = page.lower;
       if (p.page_table.dtype == DType::kInt64) {
         id = static_cast<int64_t>(static_cast<uint64_t>(page.upper) << 32 | static_cast<uint32_t>(page.lower));
       }
       id = min(max(id, int64_t{0}), p.num_pages - 1);  // a wrong id leads to no wild access
-      const auto own =
-          static_cast<long long>(kItem * (id * stride_batch + static_cast<int64_t>(page.row) * stride_seq));
+      const int64_t own = kItem * (id * stride_batch + static_cast<int64_t>(page.row) * stride_seq);
       if (!tile_in_page) {
-#pragma unroll
-        for (int j = 0; j < kCopies; ++j) {
-          const int64_t offset = __shfl_sync(0xffffffffu, own, j * kRowsPerCopy + lane_row);
-          const uint32_t to = place(slot, j * kRowsPerCopy);
-          if (whole) {
-            ptx::cp_async_16_if(in_row, to, at + offset);
-          } else {
-            const bool valid = j * kRowsPerCopy < rows;
-            ptx::cp_async_16(to, valid ? static_cast<const void*>(at + offset) : p.k, valid);
-          }
-        }
+        copy_scattered(slot, at, in_row, own, whole ? Config::kTileKeys : rows);
         return;
       }
       at += own + kItem * lane_row * stride_seq;
@@ -152,12 +142,33 @@ struct Copies {
       for (int j = 0; j < kCopies; ++j) {
         ptx::cp_async_16_if(in_row, place(slot, j * kRowsPerCopy), at + static_cast<uint64_t>(step) * j);
       }
-    } else {
+    } else if (in_row) {
 #pragma unroll 1
       for (int j = 0; j < kCopies; ++j) {
         const bool valid = j * kRowsPerCopy < rows;
         ptx::cp_async_16(place(slot, j * kRowsPerCopy),
                          valid ? static_cast<const void*>(at + j * kRowsPerCopy * stride_seq * kItem) : p.k, valid);
+      }
+    }
+  }
+
+  // Each key somewhere else: lane i knows where key i is, `own` bytes behind `at`. All lanes of the warp take part.
+  __device__ __forceinline__ void copy_scattered(uint32_t slot, const char* at, bool in_row, int64_t own,
+                                                 int rows) const {
+    // In units of 16 bytes, rows start there: 32 bits, one shuffle, for caches of up to 64 GiB.
+    const bool narrow = __all_sync(0xffffffffu, own >= 0 && own >> 36 == 0);
+#pragma unroll
+    for (int j = 0; j < kCopies; ++j) {
+      const int key = j * kRowsPerCopy + lane_row;
+      int64_t offset;
+      if (narrow) {
+        offset = static_cast<int64_t>(__shfl_sync(0xffffffffu, static_cast<uint32_t>(own >> 4), key)) << 4;
+      } else {
+        offset = __shfl_sync(0xffffffffu, static_cast<long long>(own), key);
+      }
+      const bool valid = j * kRowsPerCopy < rows;
+      if (in_row) {
+        ptx::cp_async_16(place(slot, j * kRowsPerCopy), valid ? static_cast<const void*>(at + offset) : p.k, valid);
       }
     }
   }
