@@ -123,16 +123,17 @@ struct Block {
   }
 
   __device__ __forceinline__ void copy_q(const KeyTiles<T, Config>& keys) const {
-    const uint32_t place = ptx::smem_address(smem.q) + Rows::offset(keys.row, keys.column / 8);
+    const auto [first, first_column] = keys.first_piece();
+    const uint32_t place = ptx::smem_address(smem.q) + Rows::offset(first, first_column / 8);
 #pragma unroll 8
     for (int r = 0; r < kTileQ; r += Layout::kRowStep) {
-      const T* row = smem.q_row[keys.row + r];
+      const T* row = smem.q_row[first + r];
       const bool valid = row != nullptr;
-      const T* from = valid ? row + keys.column : static_cast<const T*>(p.q);
+      const T* from = valid ? row + first_column : static_cast<const T*>(p.q);
 #pragma unroll
       for (int c = 0; c < Layout::kChunkSteps; ++c) {
         const int column = 8 * c * Layout::kLanes;
-        if (keys.column + column >= p.head_dim) break;
+        if (first_column + column >= p.head_dim) break;
         ptx::cp_async_16(place + r * kRowBytes + column * Layout::kItem, from + column, valid);
       }
     }
@@ -396,7 +397,7 @@ struct Block {
     KeyTiles<T, Config> keys(p, smem.keys, item);
     begin(keys, item);
 #pragma unroll 1
-    for (int first = -kTileKV; first < keys.num_keys; first += kTileKV) {  // before the first tile: its copy
+    for (int first = -kTileKV; first < smem.keys.num_keys; first += kTileKV) {  // before the first tile: its copy
       const int tile = first >= 0 ? first / kTileKV : -1;
       const Pieces<Config> next = keys.pieces_of(tile + 1);
       const int4 bounds = smem.bounds[warp];

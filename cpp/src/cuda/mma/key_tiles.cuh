@@ -6,6 +6,7 @@
 #include "cuda/mma/work_item.cuh"
 #include "cuda/ptx/cp_async.cuh"
 #include "cuda/ptx/ldmatrix.cuh"
+#include "cuda/ptx/special.cuh"
 
 namespace dlattn::cuda {
 namespace prefill_mma {
@@ -31,6 +32,7 @@ struct KeyStorage {
   alignas(128) T v[Config::kStages][Config::kTileKV][Config::kHeadDim];
   const T *k_part, *v_part;       // dense: key 0 of the part; paged: of page 0
   uint32_t k_stride, v_stride;    // dense: bytes from one row to the next; 0: backwards, too far, or paged
+  int32_t num_keys;               // of the part
   int64_t page[Config::kTileKV];  // ids
   int64_t k_row[kTables][Config::kTileKV], v_row[kTables][Config::kTileKV];  // paged: of each key, in elements
 };
@@ -69,18 +71,11 @@ struct KeyTiles {
 
   const AttentionProblem& p;
   Storage& smem;
-  const WorkItem& item;   // in shared memory
-  const int num_keys;     // of the part
-  const int row, column;  // that this thread copies first
+  const WorkItem& item;  // in shared memory
 
   // Thread 0 writes what all share.
   __device__ __forceinline__ KeyTiles(const AttentionProblem& problem, Storage& storage, const WorkItem& w)
-      : p(problem),
-        smem(storage),
-        item(w),
-        num_keys(static_cast<int>(w.keys.end - w.keys.begin)),
-        row(static_cast<int>(threadIdx.x) / Layout::kLanes),
-        column(static_cast<int>(threadIdx.x) % Layout::kLanes * 8) {
+      : p(problem), smem(storage), item(w) {
     const int64_t first = p.paged ? 0 : w.keys.begin;
     const T* k = static_cast<const T*>(p.k) + w.sequence.k_base + w.kv_head * p.k_stride_head + first * p.k_stride_seq;
     const T* v = static_cast<const T*>(p.v) + w.sequence.v_base + w.kv_head * p.v_stride_head + first * p.v_stride_seq;
@@ -88,11 +83,21 @@ struct KeyTiles {
     const bool near =
         !p.paged && p.k_stride_seq > 0 && p.k_stride_seq < kFar && p.v_stride_seq > 0 && p.v_stride_seq < kFar;
     if (threadIdx.x == 0) {
+      smem.num_keys = static_cast<int>(w.keys.end - w.keys.begin);
       smem.k_part = k;
       smem.v_part = v;
       smem.k_stride = near ? static_cast<uint32_t>(p.k_stride_seq) * Layout::kItem : 0;
       smem.v_stride = near ? static_cast<uint32_t>(p.v_stride_seq) * Layout::kItem : 0;
     }
+  }
+
+  // That this thread copies. Found again each time: kept in registers, it would be too much.
+  struct Place {
+    int row, column;
+  };
+  static __device__ __forceinline__ Place first_piece() {
+    const int thread = ptx::thread_id();
+    return {thread / Layout::kLanes, thread % Layout::kLanes * 8};
   }
 
   // Columns past head_dim and head_dim_v, which no copy touches.
@@ -113,7 +118,8 @@ struct KeyTiles {
   __device__ __forceinline__ Pieces<Config> pieces_of(int tile) const {
     const int begin = tile * kTileKV;
     const uint32_t k_stride = smem.k_stride, v_stride = smem.v_stride;
-    const bool whole = k_stride != 0 && begin + kTileKV <= num_keys;
+    const auto [row, column] = first_piece();
+    const bool whole = k_stride != 0 && begin + kTileKV <= smem.num_keys;
     return {reinterpret_cast<const char*>(smem.k_part + column) + static_cast<uint64_t>(k_stride) * (begin + row),
             reinterpret_cast<const char*>(smem.v_part + column) + static_cast<uint64_t>(v_stride) * (begin + row),
             k_stride,
@@ -125,7 +131,7 @@ struct KeyTiles {
   // The keys that there are, zeros for the others; nothing if pieces_of() gives pieces.
   __device__ __forceinline__ void copy_at_once(int tile) const {
     const int begin = tile * kTileKV;
-    if (begin >= num_keys || (smem.k_stride != 0 && begin + kTileKV <= num_keys)) return;
+    if (begin >= smem.num_keys || (smem.k_stride != 0 && begin + kTileKV <= smem.num_keys)) return;
     const int stage = tile % Config::kStages, table = tile % Storage::kTables;
     copy_rows(begin, smem.k[stage], smem.k_part, p.head_dim, p.k_stride_seq, smem.k_row[table]);
     copy_rows(begin, smem.v[stage], smem.v_part, p.head_dim_v, p.v_stride_seq, smem.v_row[table]);
@@ -156,7 +162,7 @@ struct KeyTiles {
 
  private:
   __device__ __forceinline__ bool looks_up(int tile) const {
-    return p.paged && threadIdx.x < kTileKV && tile * kTileKV + static_cast<int>(threadIdx.x) < num_keys;
+    return p.paged && threadIdx.x < kTileKV && tile * kTileKV + static_cast<int>(threadIdx.x) < smem.num_keys;
   }
   __device__ __forceinline__ int64_t key_of(int tile) const {
     return item.keys.begin + tile * kTileKV + static_cast<int>(threadIdx.x);
@@ -164,10 +170,11 @@ struct KeyTiles {
 
   __device__ __forceinline__ void copy_rows(int begin, const T (*to)[Config::kHeadDim], const T* part, int dim,
                                             int64_t stride, const int64_t* rows) const {
+    const auto [row, column] = first_piece();
     const uint32_t place = ptx::smem_address(to) + Rows::offset(row, column / 8);
 #pragma unroll 1
     for (int r = 0; r < kTileKV; r += Layout::kRowStep) {
-      const bool valid = begin + row + r < num_keys;
+      const bool valid = begin + row + r < smem.num_keys;
       const T* from = part + column + (!valid ? 0 : p.paged ? rows[row + r] : (begin + row + r) * stride);
 #pragma unroll
       for (int c = 0; c < Layout::kChunkSteps; ++c) {

@@ -10,4 +10,11 @@ __device__ __forceinline__ int lane_id() {
   return lane;
 }
 
+// The thread's place in its block, along x, likewise. PTX ISA, "Special Registers: %tid"; any SM.
+__device__ __forceinline__ int thread_id() {
+  int thread;
+  asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
+  return thread;
+}
+
 }  // namespace dlattn::cuda::ptx
