@@ -162,7 +162,7 @@ __global__ void copy_async(const uint32_t* in, uint32_t* out) {
   const bool is_odd = lane % 2 == 1;
   if constexpr (kCopy == Copy::k4) cuda::ptx::cp_async_4(to + 4, from + 1);
   if constexpr (kCopy == Copy::k8) cuda::ptx::cp_async_8(to + 8, from + 2);
-  if constexpr (kCopy == Copy::k16) cuda::ptx::cp_async_16(to, from);
+  if constexpr (kCopy == Copy::k16) cuda::ptx::cp_async_16(to, from, true);
   if constexpr (kCopy == Copy::k16OrZeros) cuda::ptx::cp_async_16(to, is_odd ? from : nullptr, is_odd);
   if constexpr (kCopy == Copy::k16OrNothing) cuda::ptx::cp_async_16_if(is_odd, to, is_odd ? from : nullptr);
   cuda::ptx::cp_async_commit();
@@ -175,7 +175,7 @@ __global__ void copy_in_groups(const uint32_t* in, uint32_t* out) {
   __shared__ __align__(16) uint32_t words[2][32][4];
   const int lane = static_cast<int>(threadIdx.x);
   for (int n = 0; n < 2; ++n) {
-    cuda::ptx::cp_async_16(cuda::ptx::smem_address(words[n][lane]), in + 128 * n + 4 * lane);
+    cuda::ptx::cp_async_16(cuda::ptx::smem_address(words[n][lane]), in + 128 * n + 4 * lane, true);
     cuda::ptx::cp_async_commit();
   }
   cuda::ptx::cp_async_wait<1>();

@@ -12,6 +12,20 @@
 
 namespace dlattn::cuda {
 
+// The type of a dtype's elements.
+template <DType kDType>
+struct ElementOf {
+  using Type = float;
+};
+template <>
+struct ElementOf<DType::kFloat16> {
+  using Type = __half;
+};
+template <>
+struct ElementOf<DType::kBFloat16> {
+  using Type = __nv_bfloat16;
+};
+
 __device__ __forceinline__ float to_float(float x) { return x; }
 __device__ __forceinline__ float to_float(__half x) { return __half2float(x); }
 __device__ __forceinline__ float to_float(__nv_bfloat16 x) { return __bfloat162float(x); }

@@ -1,8 +1,6 @@
 // The launch of attention_decode_mma.
 #pragma once
 
-#include <type_traits>
-
 #include "cuda/any/combine_splits.h"
 #include "cuda/kernel_table.h"
 #include "cuda/launch.cuh"
@@ -14,7 +12,7 @@ namespace dlattn::cuda {
 template <DType kDType, int kHeadDim>
 void launch_decode_mma(const AttentionProblem& problem, const KernelRow& row, const LaunchContext& context) {
   static_assert(kDType == DType::kFloat16 || kDType == DType::kBFloat16);
-  using T = std::conditional_t<kDType == DType::kFloat16, __half, __nv_bfloat16>;
+  using T = typename ElementOf<kDType>::Type;
   using Config = DecodeMmaConfig<kHeadDim>;
   constexpr auto* kKernel = decode_mma::attention_decode_mma<T, Config>;
   const RowTiles tiles = row_tiles(row, problem);

@@ -1,8 +1,6 @@
 // The launch of attention_prefill_mma.
 #pragma once
 
-#include <type_traits>
-
 #include "cuda/any/combine_splits.h"
 #include "cuda/launch.cuh"
 #include "cuda/launch_plan.h"
@@ -13,7 +11,7 @@ namespace dlattn::cuda {
 
 template <DType kDType, int kHeadDim, PrefillKind kKind>
 void launch_prefill_mma(const AttentionProblem& problem, const KernelRow& row, const LaunchContext& context) {
-  using T = std::conditional_t<kDType == DType::kFloat16, __half, __nv_bfloat16>;
+  using T = typename ElementOf<kDType>::Type;
   using Config = PrefillMmaConfig<kHeadDim, kKind>;
   static_assert(sizeof(prefill_mma::SharedStorage<T, Config>) <= Config::kSharedBytes);
   constexpr auto* kKernel = prefill_mma::attention_prefill_mma<T, Config, kKind == PrefillKind::kOptions>;

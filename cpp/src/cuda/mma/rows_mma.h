@@ -17,23 +17,30 @@ constexpr double prefill_mma_rate(int head_dim, PrefillKind kind) {
   return head_dim == 64 ? 4.9 : head_dim == 96 ? 5.6 : head_dim == 128 ? 5.9 : head_dim == 192 ? 4.5 : 4.8;
 }
 
-template <DType kDType, int kHeadDim, PrefillKind kKind>
-KernelRow prefill_mma_row(const char* name) {
-  using Config = PrefillMmaConfig<kHeadDim, kKind>;
+// What the rows have in common.
+template <DType kDType, class Config>
+KernelRow mma_row(const char* name, Phase phase, int tile_rows) {
   KernelRow row;
   row.name = name;
   row.family = Family::kMma;
-  row.phase = Phase::kPrefill;
+  row.phase = phase;
   row.float16 = kDType == DType::kFloat16;
   row.bfloat16 = kDType == DType::kBFloat16;
   row.aligned_only = true;
-  row.score_options = kKind == PrefillKind::kOptions;
-  row.max_head_dim = kHeadDim;
-  row.tile_rows = Config::kTileQ;
+  row.max_head_dim = Config::kHeadDim;
+  row.tile_rows = tile_rows;
   row.shared_bytes = Config::kSharedBytes;
   row.blocks_per_sm = Config::kMinBlocks;
-  row.fma_rate = prefill_mma_rate(kHeadDim, kKind);
   row.bytes_in_flight = Config::kBytesInFlight;
+  return row;
+}
+
+template <DType kDType, int kHeadDim, PrefillKind kKind>
+KernelRow prefill_mma_row(const char* name) {
+  using Config = PrefillMmaConfig<kHeadDim, kKind>;
+  KernelRow row = mma_row<kDType, Config>(name, Phase::kPrefill, Config::kTileQ);
+  row.score_options = kKind == PrefillKind::kOptions;
+  row.fma_rate = prefill_mma_rate(kHeadDim, kKind);
   row.launch = launch_prefill_mma<kDType, kHeadDim, kKind>;
   return row;
 }
@@ -41,19 +48,8 @@ KernelRow prefill_mma_row(const char* name) {
 template <DType kDType, int kHeadDim>
 KernelRow decode_mma_row(const char* name) {
   using Config = DecodeMmaConfig<kHeadDim>;
-  KernelRow row;
-  row.name = name;
-  row.family = Family::kMma;
-  row.phase = Phase::kDecode;
-  row.float16 = kDType == DType::kFloat16;
-  row.bfloat16 = kDType == DType::kBFloat16;
-  row.aligned_only = true;
-  row.max_head_dim = kHeadDim;
-  row.tile_rows = Config::kRows;
-  row.shared_bytes = Config::kSharedBytes;
-  row.blocks_per_sm = Config::kMinBlocks;
+  KernelRow row = mma_row<kDType, Config>(name, Phase::kDecode, Config::kRows);
   row.fma_rate = 1.5;  // does not limit it
-  row.bytes_in_flight = Config::kBytesInFlight;
   row.launch = launch_decode_mma<kDType, kHeadDim>;
   return row;
 }

@@ -15,9 +15,7 @@ __device__ __forceinline__ void cp_async_16(uint32_t smem, const void* global, b
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(smem), "l"(global), "r"(valid ? 16 : 0)
                : "memory");
 }
-__device__ __forceinline__ void cp_async_16(uint32_t smem, const void* global) {
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(smem), "l"(global) : "memory");
-}
+
 // 4 or 8 bytes, both addresses on a multiple of that.
 __device__ __forceinline__ void cp_async_4(uint32_t smem, const void* global) {
   asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(smem), "l"(global) : "memory");

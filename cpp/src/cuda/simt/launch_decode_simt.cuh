@@ -9,19 +9,6 @@
 
 namespace dlattn::cuda {
 
-template <DType kDType>
-struct ElementOf {
-  using Type = float;
-};
-template <>
-struct ElementOf<DType::kFloat16> {
-  using Type = __half;
-};
-template <>
-struct ElementOf<DType::kBFloat16> {
-  using Type = __nv_bfloat16;
-};
-
 template <DType kDType, int kHeadDim, int kRows>
 void launch_decode_simt(const AttentionProblem& problem, const KernelRow& row, const LaunchContext& context) {
   using T = typename ElementOf<kDType>::Type;
