@@ -62,15 +62,18 @@ struct Copies {
   int begin;                      // first key of the tile that is copied next
   const char *k, *v;              // dense: of the lane in that tile; paged: of key 0 of page 0
   const bool tile_in_page;        // paged: no tile crosses a page
+  const bool near_pages;          // paged: all keys within 64 GiB behind k and v, which 32 bits count in units of 16 bytes
   const uint32_t k_step, v_step;  // bytes from one row that the lane copies to the next; 0: backwards or too far
 
-  // Where key `lane` of a tile lies, or its first key if a tile never crosses a page; paged only. The entry of the table as it comes, so that nothing waits for it
-  // before the copy does: its lower word, and the upper one of an int64. A used page of 2^32 rows would fill the GPU.
+  // Where key `lane` of a tile lies, or its first key if a tile never crosses a page; paged only. The entry of the table as it
+  // comes, so that nothing waits for it before the copy does: its lower word, and the upper one of an int64. A used page of 2^32
+  // rows would fill the GPU.
   struct Page {
     int32_t lower, upper;
     uint32_t row;
   };
-  Page page;  // of the tile that is copied next
+  Page page;                  // of the tile that is copied next
+  int64_t k_offset, v_offset;  // what it tells, in bytes from k and v, once its k was copied
 
   __device__ __forceinline__ Copies(const AttentionProblem& problem, const Sequence& s, const Item& i, int warp,
                                     uint32_t ring)
@@ -84,9 +87,12 @@ struct Copies {
         smem(ring + SwizzledRows<Config::kHeadDim>::offset(lane_row, lane % kChunks)),
         begin(warp * Config::kTileKeys),
         tile_in_page(p.page_size.divisor % Config::kTileKeys == 0 && item.first_key % Config::kTileKeys == 0),
+        near_pages(is_near(p.k_stride_batch, p.k_stride_seq) && is_near(p.v_stride_batch, p.v_stride_seq)),
         k_step(step_of(p.k_stride_seq)),
         v_step(step_of(p.v_stride_seq)),
-        page{} {
+        page{},
+        k_offset(0),
+        v_offset(0) {
     const int64_t key = p.paged ? 0 : item.first_key + begin + lane_row;
     const int column = lane % kChunks * 8;
     k = reinterpret_cast<const char*>(static_cast<const T*>(p.k) + sequence.k_base + item.kv_head * p.k_stride_head +
@@ -118,25 +124,31 @@ struct Copies {
     return found;
   }
 
+  __device__ __forceinline__ void use_page() {
+    int64_t id = page.lower;
+    if (p.page_table.dtype == DType::kInt64) {
+      id = static_cast<int64_t>(static_cast<uint64_t>(page.upper) << 32 | static_cast<uint32_t>(page.lower));
+    }
+    id = min(max(id, int64_t{0}), p.num_pages - 1);  // a wrong id leads to no wild access
+    k_offset = kItem * (id * p.k_stride_batch + static_cast<int64_t>(page.row) * p.k_stride_seq);
+    v_offset = kItem * (id * p.v_stride_batch + static_cast<int64_t>(page.row) * p.v_stride_seq);
+  }
+
   // One tile of k or v, keys past the part as zeros. The last tile apart: the others need no counts. Columns that are not the
   // row's are zeros already (two copies to one place would race).
-  __device__ __forceinline__ void copy(uint32_t slot, const char* at, bool in_row, uint32_t step, int64_t stride_batch,
+  __device__ __forceinline__ void copy(uint32_t slot, const char* at, int64_t offset, bool in_row, uint32_t step,
                                        int64_t stride_seq) const {
     const bool whole = begin + Config::kTileKeys <= item.num_keys;
     const int rows = item.num_keys - begin - lane_row;
-    if (p.paged) {
-      int64_t id = page.lower;
-      if (p.page_table.dtype == DType::kInt64) {
-        id = static_cast<int64_t>(static_cast<uint64_t>(page.upper) << 32 | static_cast<uint32_t>(page.lower));
+    if (p.paged && !tile_in_page) {
+      if (whole && near_pages) {
+        copy_scattered(slot, at, offset, in_row);
+      } else {
+        copy_scattered_rows(slot, at, offset, in_row, rows);
       }
-      id = min(max(id, int64_t{0}), p.num_pages - 1);  // a wrong id leads to no wild access
-      const int64_t own = kItem * (id * stride_batch + static_cast<int64_t>(page.row) * stride_seq);
-      if (!tile_in_page) {
-        copy_scattered(slot, at, in_row, own, whole ? Config::kTileKeys : rows);
-        return;
-      }
-      at += own + kItem * lane_row * stride_seq;
+      return;
     }
+    if (p.paged) at += offset + kItem * lane_row * stride_seq;
     if (whole && step != 0) {
 #pragma unroll
       for (int j = 0; j < kCopies; ++j) {
@@ -152,36 +164,39 @@ struct Copies {
     }
   }
 
-  // Each key somewhere else: lane i knows where key i is, `own` bytes behind `at`. All lanes of the warp take part.
-  __device__ __forceinline__ void copy_scattered(uint32_t slot, const char* at, bool in_row, int64_t own,
-                                                 int rows) const {
-    // In units of 16 bytes, rows start there: 32 bits, one shuffle, for caches of up to 64 GiB.
-    const bool narrow = __all_sync(0xffffffffu, own >= 0 && own >> 36 == 0);
+  // Each key somewhere else: lane i knows how far behind `at` key i is. All lanes of the warp take part.
+  __device__ __forceinline__ void copy_scattered(uint32_t slot, const char* at, int64_t offset, bool in_row) const {
+    const auto units = static_cast<uint32_t>(offset >> 4);
 #pragma unroll
     for (int j = 0; j < kCopies; ++j) {
-      const int key = j * kRowsPerCopy + lane_row;
-      int64_t offset;
-      if (narrow) {
-        offset = static_cast<int64_t>(__shfl_sync(0xffffffffu, static_cast<uint32_t>(own >> 4), key)) << 4;
-      } else {
-        offset = __shfl_sync(0xffffffffu, static_cast<long long>(own), key);
-      }
+      const uint32_t of_key = __shfl_sync(0xffffffffu, units, j * kRowsPerCopy + lane_row);
+      ptx::cp_async_16_if(in_row, place(slot, j * kRowsPerCopy), at + (static_cast<uint64_t>(of_key) << 4));
+    }
+  }
+  // The same for caches larger than that, and for a tile whose last rows do not exist.
+  __device__ __forceinline__ void copy_scattered_rows(uint32_t slot, const char* at, int64_t offset, bool in_row,
+                                                      int rows) const {
+#pragma unroll 1
+    for (int j = 0; j < kCopies; ++j) {
+      const int64_t of_key = __shfl_sync(0xffffffffu, static_cast<long long>(offset), j * kRowsPerCopy + lane_row);
       const bool valid = j * kRowsPerCopy < rows;
       if (in_row) {
-        ptx::cp_async_16(place(slot, j * kRowsPerCopy), valid ? static_cast<const void*>(at + offset) : p.k, valid);
+        ptx::cp_async_16(place(slot, j * kRowsPerCopy), valid ? static_cast<const void*>(at + of_key) : p.k, valid);
       }
     }
   }
 
   // Each closes a group, also if there is no tile any more, so that groups can be counted.
-  __device__ __forceinline__ void copy_k(int slot) const {
-    if (begin < item.num_keys)
-      copy(smem + slot * Config::kTileBytes, k, in_k, k_step, p.k_stride_batch, p.k_stride_seq);
+  __device__ __forceinline__ void copy_k(int slot) {
+    if (begin < item.num_keys) {
+      if (p.paged) use_page();
+      copy(smem + slot * Config::kTileBytes, k, k_offset, in_k, k_step, p.k_stride_seq);
+    }
     ptx::cp_async_commit();
   }
   __device__ __forceinline__ void copy_v(int slot) const {
     if (begin < item.num_keys) {
-      copy(smem + (Config::kSlots + slot) * Config::kTileBytes, v, in_v, v_step, p.v_stride_batch, p.v_stride_seq);
+      copy(smem + (Config::kSlots + slot) * Config::kTileBytes, v, v_offset, in_v, v_step, p.v_stride_seq);
     }
     ptx::cp_async_commit();
   }
@@ -198,6 +213,10 @@ struct Copies {
   // The lane's chunk `row` rows, a multiple of kRowsPerCopy, behind its first one: the swizzles of the two numbers add.
   static __device__ __forceinline__ uint32_t place(uint32_t first, int row) {
     return (first ^ static_cast<uint32_t>(row % 8 * 16)) + static_cast<uint32_t>(row * Config::kRowBytes);
+  }
+  __device__ __forceinline__ bool is_near(int64_t stride_batch, int64_t stride_seq) const {
+    const int64_t last = kItem * ((p.num_pages - 1) * stride_batch + (p.page_size.divisor - 1) * stride_seq);
+    return stride_batch >= 0 && stride_seq >= 0 && last >> 36 == 0;
   }
   static __device__ __forceinline__ uint32_t step_of(int64_t stride) {
     const int64_t step = kRowsPerCopy * kItem * stride;
