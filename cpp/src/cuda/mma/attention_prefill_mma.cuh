@@ -94,7 +94,6 @@ struct Block {
 
   __device__ __forceinline__ void find_rows(const WorkItem& item) const {
     const int row = static_cast<int>(threadIdx.x);
-    if (row == 0) smem.careful = smem.failed != 0, smem.failed = 0;  // the second time, carefully
     if (row >= kTileQ) return;
     smem.reference[row] = row < item.num_rows ? -INFINITY : 0.0f;
     smem.subtract[row] = 0.0f;
@@ -125,16 +124,25 @@ struct Block {
   __device__ __forceinline__ void copy_q(const KeyTiles<T, Config>& keys) const {
     const auto [first, first_column] = keys.first_piece();
     const uint32_t place = ptx::smem_address(smem.q) + Rows::offset(first, first_column / 8);
-#pragma unroll 8
-    for (int r = 0; r < kTileQ; r += Layout::kRowStep) {
-      const T* row = smem.q_row[first + r];
-      const bool valid = row != nullptr;
-      const T* from = valid ? row + first_column : static_cast<const T*>(p.q);
+    constexpr int kSteps = kTileQ / Layout::kRowStep,
+                  kBatch = 8;  // rows, whose places are read before the first is copied
 #pragma unroll
-      for (int c = 0; c < Layout::kChunkSteps; ++c) {
-        const int column = 8 * c * Layout::kLanes;
-        if (first_column + column >= p.head_dim) break;
-        ptx::cp_async_16(place + r * kRowBytes + column * Layout::kItem, from + column, valid);
+    for (int begin = 0; begin < kSteps; begin += kBatch) {
+      const T* rows[kBatch];
+#pragma unroll
+      for (int i = 0; i < kBatch && begin + i < kSteps; ++i)
+        rows[i] = smem.q_row[first + (begin + i) * Layout::kRowStep];
+#pragma unroll
+      for (int i = 0; i < kBatch && begin + i < kSteps; ++i) {
+        const bool valid = rows[i] != nullptr;
+        const T* from = valid ? rows[i] + first_column : static_cast<const T*>(p.q);
+#pragma unroll
+        for (int c = 0; c < Layout::kChunkSteps; ++c) {
+          const int column = 8 * c * Layout::kLanes;
+          if (first_column + column >= p.head_dim) break;
+          ptx::cp_async_16(place + (begin + i) * Layout::kRowStep * kRowBytes + column * Layout::kItem, from + column,
+                           valid);
+        }
       }
     }
     keys.clear_padding(&smem.q[0][0], kTileQ, p.head_dim);
@@ -360,8 +368,15 @@ struct Block {
     __syncwarp();
   }
 
-  // What all steps need, and the first copies.
-  __device__ __forceinline__ void begin(KeyTiles<T, Config>& keys, const WorkItem& item) {
+  // What all steps need, and the first copies. `careful`: see `softmax` above.
+  __device__ __forceinline__ void begin(const WorkItem& item, bool careful) {
+    const KeyTiles<T, Config> keys(p, smem.keys, smem.item);
+    keys.begin(item);
+    if (threadIdx.x == 0) {
+      smem.item = item;
+      smem.careful = careful;
+      smem.failed = 0;
+    }
     find_rows(item);
     __syncthreads();
     if (p.paged) {
@@ -376,8 +391,10 @@ struct Block {
       __syncthreads();
     }
     copy_q(keys);
+    keys.copy_at_once(0);
+    ptx::cp_async_commit();
     keys.clear_padding();
-    find_bounds(item.num_rows);
+    find_bounds(smem.item.num_rows);
 #pragma unroll
     for (int i = 0; i < kRows; ++i) row_sum[i] = 0.0f;
 #pragma unroll
@@ -390,27 +407,22 @@ struct Block {
     }
   }
 
-  // Leaves the references, sums and results of the part's keys. False: something was too large; called again, nothing is.
+  // Leaves the references, sums and results of the part's keys. False: something was too large; careful, nothing is.
   __device__ __forceinline__ bool attend() {
-    __syncthreads();
-    const WorkItem& item = smem.item;
-    KeyTiles<T, Config> keys(p, smem.keys, item);
-    begin(keys, item);
+    const KeyTiles<T, Config> keys(p, smem.keys, smem.item);
 #pragma unroll 1
-    for (int first = -kTileKV; first < smem.keys.num_keys; first += kTileKV) {  // before the first tile: its copy
-      const int tile = first >= 0 ? first / kTileKV : -1;
+    for (int first = 0; first < smem.keys.num_keys; first += kTileKV) {
+      const int tile = first / kTileKV;
       const Pieces<Config> next = keys.pieces_of(tile + 1);
       const int4 bounds = smem.bounds[warp];
-      if (first >= 0) {
-        ptx::cp_async_wait<0>();
-        __syncthreads();
-        if (p.paged) {
-          keys.put_place(tile + 2);
-          keys.request_page(tile + 3);
-        }
+      ptx::cp_async_wait<0>();
+      __syncthreads();
+      if (p.paged) {
+        keys.put_place(tile + 2);
+        keys.request_page(tile + 3);
       }
       keys.copy_at_once(tile + 1);
-      const bool active = first < bounds.y && first + kTileKV > bounds.x && first >= 0;
+      const bool active = first < bounds.y && first + kTileKV > bounds.x;
       const bool all_visible = first >= bounds.z && first + kTileKV <= bounds.w;
       if (active) {
         Scores scores;
@@ -497,7 +509,7 @@ struct Block {
       constexpr int kPieces = kHeadDim / 8, kStep = 32 / kPieces;  // rows at a time
       const int piece = ptx::lane_id(), column = piece % kPieces * 8;
       if (piece / kPieces >= kStep || column >= p.head_dim_v) return;
-#pragma unroll 4
+#pragma unroll 8
       for (int row = begin + piece / kPieces; row < end; row += kStep) {
         *reinterpret_cast<uint4*>(out + smem.out_row[row] + column) =
             *reinterpret_cast<const uint4*>(results + Rows::offset(row, column / 8));
@@ -545,22 +557,26 @@ __global__ __launch_bounds__(Config::kThreads, Config::kMinBlocks) void attentio
   extern __shared__ __align__(128) unsigned char dynamic_smem[];
   auto& smem = *reinterpret_cast<SharedStorage<T, Config>*>(dynamic_smem);
   const int64_t total = num_items * plan.max_splits;
-  int64_t work = blockIdx.x;
-  while (work < total) {
+  bool again = false;  // the same item, carefully
+  for (int64_t work = blockIdx.x; work < total;) {
     const WorkItem item(problem, tiles, plan, order, num_items, work);
-    work += gridDim.x;
-    if (item.num_rows == 0) continue;
-    __syncthreads();  // the item before has been read
-    if (threadIdx.x == 0) smem.item = item, smem.failed = 0;
+    if (item.num_rows == 0) {
+      work += gridDim.x;
+      continue;
+    }
     Block<T, Config, kOptions> block(problem, smem);
-    while (!block.attend()) {
+    block.begin(item, again);
+    again = !block.attend();
+    work = smem.item.index;  // not kept in a register meanwhile
+    if (!again) {
+      if (smem.item.is_part) {
+        block.store_partial(partials);
+      } else {
+        block.store_out();
+      }
+      work += gridDim.x;
     }
-    if (smem.item.is_part) {
-      block.store_partial(partials);
-    } else {
-      block.store_out();
-    }
-    work = smem.item.index + gridDim.x;  // not kept in a register meanwhile
+    if (work < total) __syncthreads();  // what the item left in shared memory has been read
   }
 }
 

@@ -57,12 +57,12 @@ struct Copies {
   const Sequence& sequence;
   const Item& item;
   const int lane, lane_row;
-  const bool in_k, in_v;          // the column is one of the row's
-  const uint32_t smem;            // of the lane in the ring
-  int begin;                      // first key of the tile that is copied next
-  const char *k, *v;              // dense: of the lane in that tile; paged: of key 0 of page 0
-  const bool tile_in_page;        // paged: no tile crosses a page
-  const bool near_pages;          // paged: all keys within 64 GiB behind k and v, which 32 bits count in units of 16 bytes
+  const bool in_k, in_v;    // the column is one of the row's
+  const uint32_t smem;      // of the lane in the ring
+  int begin;                // first key of the tile that is copied next
+  const char *k, *v;        // dense: of the lane in that tile; paged: of key 0 of page 0
+  const bool tile_in_page;  // paged: no tile crosses a page
+  const bool near_pages;    // paged: all keys within 64 GiB behind k and v, which 32 bits count in units of 16 bytes
   const uint32_t k_step, v_step;  // bytes from one row that the lane copies to the next; 0: backwards or too far
 
   // Where key `lane` of a tile lies, or its first key if a tile never crosses a page; paged only. The entry of the table as it
@@ -72,7 +72,7 @@ struct Copies {
     int32_t lower, upper;
     uint32_t row;
   };
-  Page page;                  // of the tile that is copied next
+  Page page;                   // of the tile that is copied next
   int64_t k_offset, v_offset;  // what it tells, in bytes from k and v, once its k was copied
 
   __device__ __forceinline__ Copies(const AttentionProblem& problem, const Sequence& s, const Item& i, int warp,

@@ -73,21 +73,27 @@ struct KeyTiles {
   Storage& smem;
   const WorkItem& item;  // in shared memory
 
-  // Thread 0 writes what all share.
   __device__ __forceinline__ KeyTiles(const AttentionProblem& problem, Storage& storage, const WorkItem& w)
-      : p(problem), smem(storage), item(w) {
-    const int64_t first = p.paged ? 0 : w.keys.begin;
-    const T* k = static_cast<const T*>(p.k) + w.sequence.k_base + w.kv_head * p.k_stride_head + first * p.k_stride_seq;
-    const T* v = static_cast<const T*>(p.v) + w.sequence.v_base + w.kv_head * p.v_stride_head + first * p.v_stride_seq;
+      : p(problem), smem(storage), item(w) {}
+
+  // Thread 0 writes what all share. All copy what they can of the first tile: if there are pieces.
+  __device__ __forceinline__ void begin(const WorkItem& w) const {
+    const int64_t at = p.paged ? 0 : w.keys.begin;
+    const T* k = static_cast<const T*>(p.k) + w.sequence.k_base + w.kv_head * p.k_stride_head + at * p.k_stride_seq;
+    const T* v = static_cast<const T*>(p.v) + w.sequence.v_base + w.kv_head * p.v_stride_head + at * p.v_stride_seq;
     constexpr int64_t kFar = int64_t{1} << 24;  // elements
     const bool near =
         !p.paged && p.k_stride_seq > 0 && p.k_stride_seq < kFar && p.v_stride_seq > 0 && p.v_stride_seq < kFar;
+    const uint32_t k_stride = near ? static_cast<uint32_t>(p.k_stride_seq) * Layout::kItem : 0;
+    const uint32_t v_stride = near ? static_cast<uint32_t>(p.v_stride_seq) * Layout::kItem : 0;
+    const auto num_keys = static_cast<int>(w.keys.end - w.keys.begin);
+    pieces_of(0, k, v, k_stride, v_stride, num_keys).copy(0, 1);
     if (threadIdx.x == 0) {
-      smem.num_keys = static_cast<int>(w.keys.end - w.keys.begin);
+      smem.num_keys = num_keys;
       smem.k_part = k;
       smem.v_part = v;
-      smem.k_stride = near ? static_cast<uint32_t>(p.k_stride_seq) * Layout::kItem : 0;
-      smem.v_stride = near ? static_cast<uint32_t>(p.v_stride_seq) * Layout::kItem : 0;
+      smem.k_stride = k_stride;
+      smem.v_stride = v_stride;
     }
   }
 
@@ -116,12 +122,15 @@ struct KeyTiles {
 
   // A tile's pieces; none if it must be copied at once.
   __device__ __forceinline__ Pieces<Config> pieces_of(int tile) const {
+    return pieces_of(tile, smem.k_part, smem.v_part, smem.k_stride, smem.v_stride, smem.num_keys);
+  }
+  __device__ __forceinline__ Pieces<Config> pieces_of(int tile, const T* k, const T* v, uint32_t k_stride,
+                                                      uint32_t v_stride, int num_keys) const {
     const int begin = tile * kTileKV;
-    const uint32_t k_stride = smem.k_stride, v_stride = smem.v_stride;
     const auto [row, column] = first_piece();
-    const bool whole = k_stride != 0 && begin + kTileKV <= smem.num_keys;
-    return {reinterpret_cast<const char*>(smem.k_part + column) + static_cast<uint64_t>(k_stride) * (begin + row),
-            reinterpret_cast<const char*>(smem.v_part + column) + static_cast<uint64_t>(v_stride) * (begin + row),
+    const bool whole = k_stride != 0 && begin + kTileKV <= num_keys;
+    return {reinterpret_cast<const char*>(k + column) + static_cast<uint64_t>(k_stride) * (begin + row),
+            reinterpret_cast<const char*>(v + column) + static_cast<uint64_t>(v_stride) * (begin + row),
             k_stride,
             v_stride,
             ptx::smem_address(smem.k[tile % Config::kStages]) + Rows::offset(row, column / 8),
