@@ -116,12 +116,13 @@ inline std::vector<AttentionCase> many_queries_cases() {
 
 // One row, key or column less and more than what the kernels' tiles and their parts hold.
 const int64_t kEdgeRows[] = {15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 128, 129};
-const int64_t kEdgeKeys[] = {31, 32, 33, 63, 64, 65, 127, 128, 129};
+const int64_t kEdgeKeys[] = {31, 32, 33, 47, 48, 49, 63, 64, 65, 127, 128, 129};
 
 // Every number of rows with every number of keys; head sizes and causality change at other paces.
 inline std::vector<AttentionCase> edge_cases() {
   std::vector<AttentionCase> cases;
-  const int64_t dims[] = {31, 32, 36, 63, 65, 72, 127, 128, 129, 136, 200, 255, 256};
+  const int64_t dims[] = {31, 32, 36, 48, 63, 64, 65, 72, 96, 127, 128, 129, 136, 192, 200, 255, 256};
+  constexpr size_t kDims = std::size(dims);
   size_t n = 0;
   for (DType dtype : kFloatTypes) {
     for (int64_t seqlen_q : kEdgeRows) {
@@ -129,7 +130,7 @@ inline std::vector<AttentionCase> edge_cases() {
         AttentionCase c;
         c.dtype = dtype, c.batch_size = 1, c.num_heads = c.num_kv_heads = 1, c.is_causal = n % 2 == 0;
         c.seqlen_q = seqlen_q, c.seqlen_k = seqlen_k;
-        c.head_dim = dims[n % 13], c.head_dim_v = dims[(n + n / 13) % 13];
+        c.head_dim = dims[n % kDims], c.head_dim_v = dims[(n + n / kDims) % kDims];
         ++n;
         cases.push_back(c);
       }

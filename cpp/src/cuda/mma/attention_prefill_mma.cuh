@@ -11,7 +11,7 @@
 //   overlap   the exponentials of 16 keys are computed between the products p v of the 16 keys before; the copies of the next
 //             tile are issued between the products q k^T
 //   registers scores and results in float32, probabilities in 16 bit: the scores' fragments are the next product's operand.
-//             Close to the limit: what the loop does not need waits in shared memory
+//             Close to the limit: what the loop does not need waits in shared memory; what is left holds fragments of q
 //   smem      q, kStages tiles of k and of v, swizzled rows (swizzled_rows.h). What each row sees, where it lies. In the end
 //             q's place holds the results on their way out
 //   sync      cp.async; one block barrier a tile
@@ -55,6 +55,7 @@ struct Block {
   static constexpr int kStages = Config::kStages, kRowBytes = Layout::kRowBytes;
   static constexpr int kRowTiles = Config::kWarpRows / 16, kRows = 2 * kRowTiles;  // of a warp; of a thread
   static constexpr int kKeyTiles = kTileKV / 8, kDimTiles = kHeadDim / 8, kSteps = kHeadDim / 16;
+  static constexpr int kKept = Config::kKept;
   // Of a row's exponentials in a thread and tile: from when on the reference moves; what float16 holds for certain.
   static constexpr float kLargeSum = 256.0f, kLargestSum = 32768.0f;
   static constexpr float kLargestReference = 1024.0f;  // beyond, its rounding would show
@@ -68,6 +69,8 @@ struct Block {
   float scale_log2;  // what a score is multiplied by to be an exponent of 2
   float acc[kRowTiles][kDimTiles][4];
   float row_sum[kRows];  // of this thread's keys
+  uint32_t kept[kKept > 0 ? kKept : 1][kRowTiles]
+               [4];  // of q, the first steps' fragments; the others are read for each tile
 
   __device__ __forceinline__ Block(const AttentionProblem& problem, Storage& storage)
       : p(problem),
@@ -124,41 +127,40 @@ struct Block {
   __device__ __forceinline__ void copy_q(const KeyTiles<T, Config>& keys) const {
     const auto [first, first_column] = keys.first_piece();
     const uint32_t place = ptx::smem_address(smem.q) + Rows::offset(first, first_column / 8);
-    constexpr int kSteps = kTileQ / Layout::kRowStep,
-                  kBatch = 8;  // rows, whose places are read before the first is copied
+    constexpr int kCopies = kTileQ / Layout::kRowStep;
+    const T* rows[kCopies];  // all read before the first is copied, which they would wait for
 #pragma unroll
-    for (int begin = 0; begin < kSteps; begin += kBatch) {
-      const T* rows[kBatch];
+    for (int i = 0; i < kCopies; ++i) rows[i] = smem.q_row[first + i * Layout::kRowStep];
 #pragma unroll
-      for (int i = 0; i < kBatch && begin + i < kSteps; ++i)
-        rows[i] = smem.q_row[first + (begin + i) * Layout::kRowStep];
+    for (int i = 0; i < kCopies; ++i) {
+      const bool valid = rows[i] != nullptr;
+      const T* from = valid ? rows[i] + first_column : static_cast<const T*>(p.q);
 #pragma unroll
-      for (int i = 0; i < kBatch && begin + i < kSteps; ++i) {
-        const bool valid = rows[i] != nullptr;
-        const T* from = valid ? rows[i] + first_column : static_cast<const T*>(p.q);
-#pragma unroll
-        for (int c = 0; c < Layout::kChunkSteps; ++c) {
-          const int column = 8 * c * Layout::kLanes;
-          if (first_column + column >= p.head_dim) break;
-          ptx::cp_async_16(place + (begin + i) * Layout::kRowStep * kRowBytes + column * Layout::kItem, from + column,
-                           valid);
-        }
+      for (int c = 0; c < Layout::kChunkSteps; ++c) {
+        const int column = 8 * c * Layout::kLanes;
+        if (first_column + column >= p.head_dim) break;
+        ptx::cp_async_16(place + i * Layout::kRowStep * kRowBytes + column * Layout::kItem, from + column, valid);
       }
     }
     keys.clear_padding(&smem.q[0][0], kTileQ, p.head_dim);
+  }
+
+  __device__ __forceinline__ void read_q(int step, uint32_t (&q)[kRowTiles][4]) const {
+    const uint32_t at = ptx::smem_address(smem.q) + Rows::offset(warp * Config::kWarpRows + lane % 16, lane / 16);
+#pragma unroll
+    for (int m = 0; m < kRowTiles; ++m) ptx::ldmatrix_x4(q[m], Rows::behind(at, step * 32) + m * 16 * kRowBytes);
   }
 
   // scores = q k^T of the tile in `stage`; `also(step)` is called between the products.
   template <class Also>
   __device__ __forceinline__ void compute_scores(int stage, Scores& scores, const Also& also) const {
     clear(scores);
-    const uint32_t q_at = ptx::smem_address(smem.q) + Rows::offset(warp * Config::kWarpRows + lane % 16, lane / 16);
     const uint32_t k_at = ptx::smem_address(smem.keys.k[stage]) + Rows::offset(lane % 8 + lane / 16 * 8, lane / 8 % 2);
 #pragma unroll
     for (int step = 0; step < kSteps; ++step) {
-      uint32_t q[kRowTiles][4];
-#pragma unroll
-      for (int m = 0; m < kRowTiles; ++m) ptx::ldmatrix_x4(q[m], Rows::behind(q_at, step * 32) + m * 16 * kRowBytes);
+      uint32_t read[kRowTiles][4];
+      if (step >= kKept) read_q(step, read);
+      const auto& q = step < kKept ? kept[step] : read;
       also(step);
 #pragma unroll
       for (int n = 0; n < kKeyTiles; n += 2) {
@@ -422,6 +424,10 @@ struct Block {
         keys.request_page(tile + 3);
       }
       keys.copy_at_once(tile + 1);
+      if (kKept > 0 && first == 0) {
+#pragma unroll
+        for (int step = 0; step < kKept; ++step) read_q(step, kept[step]);
+      }
       const bool active = first < bounds.y && first + kTileKV > bounds.x;
       const bool all_visible = first >= bounds.z && first + kTileKV <= bounds.w;
       if (active) {

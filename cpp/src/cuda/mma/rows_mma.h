@@ -12,9 +12,9 @@ namespace dlattn::cuda {
 
 // TFLOP/s of the measured rate over those of the float32 units: docs/kernels/mma.md.
 constexpr double prefill_mma_rate(int head_dim, PrefillKind kind) {
-  if (kind == PrefillKind::kOptions) return head_dim == 64 ? 3.5 : 3.4;
-  if (kind == PrefillKind::kSmall) return 4.2;
-  return head_dim == 64 ? 4.9 : head_dim == 96 ? 5.6 : head_dim == 128 ? 5.9 : head_dim == 192 ? 4.5 : 4.8;
+  if (kind == PrefillKind::kOptions) return head_dim == 64 ? 3.5 : head_dim == 128 ? 3.4 : 3.8;
+  if (kind == PrefillKind::kSmall) return 4.5;
+  return head_dim == 64 ? 5.4 : head_dim == 96 ? 5.7 : head_dim == 128 ? 5.9 : head_dim == 192 ? 4.9 : 5.1;
 }
 
 // What the rows have in common.
