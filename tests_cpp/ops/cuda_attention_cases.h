@@ -128,9 +128,23 @@ inline std::vector<AttentionCase> edge_cases() {
     for (int64_t seqlen_q : kEdgeRows) {
       for (int64_t seqlen_k : kEdgeKeys) {
         AttentionCase c;
-        c.dtype = dtype, c.batch_size = 1, c.num_heads = c.num_kv_heads = 1, c.is_causal = n % 2 == 0;
+        c.dtype = dtype, c.batch_size = 1, c.num_heads = c.num_kv_heads = 1;
+        c.is_causal = (n + n / std::size(kEdgeKeys)) % 2 == 0;
         c.seqlen_q = seqlen_q, c.seqlen_k = seqlen_k;
         c.head_dim = dims[n % kDims], c.head_dim_v = dims[(n + n / kDims) % kDims];
+        ++n;
+        cases.push_back(c);
+      }
+    }
+  }
+  // The tile of 48 keys: of head sizes up to 64 that are multiples of 8.
+  for (DType dtype : {DType::kFloat16, DType::kBFloat16}) {
+    for (int64_t seqlen_k : {47, 48, 49, 95, 96, 97, 143, 144, 145}) {
+      for (bool is_causal : {false, true}) {
+        AttentionCase c;
+        c.dtype = dtype, c.batch_size = 1, c.num_heads = 2, c.num_kv_heads = 1, c.is_causal = is_causal;
+        c.seqlen_q = n % 2 ? 65 : 97, c.seqlen_k = seqlen_k;
+        c.head_dim = n % 3 ? 64 : 40, c.head_dim_v = n % 5 ? 64 : 48;
         ++n;
         cases.push_back(c);
       }

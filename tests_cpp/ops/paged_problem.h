@@ -17,6 +17,7 @@ struct PagedCase {
   Layout layout = Layout::kBLHD;
   HeadSizes heads = {};
   int64_t most_keys = 0;  // that the table has room for; 0: a little more than the longest sequence
+  bool reversed = false;  // page 0 is the last one in memory, strides from page to page are negative
 };
 
 inline std::ostream& operator<<(std::ostream& os, const PagedCase& c) {
@@ -24,7 +25,7 @@ inline std::ostream& operator<<(std::ostream& os, const PagedCase& c) {
   print_lengths(os, " q", c.len_q);
   print_lengths(os, " k", c.len_k);
   return os << c.heads << c.options << (c.layout == Layout::kBLHD ? " blhd " : " bhld ") << dtype_name(c.index) << " "
-            << storage_name(c.storage);
+            << storage_name(c.storage) << (c.reversed ? " reversed" : "");
 }
 
 struct PagedProblem {
@@ -48,7 +49,7 @@ struct PagedProblem {
       for (int64_t j = first_key(b); j < len_k(b); ++j) {
         const int64_t page = j / c.page_size;
         if (table.at(b, page) == kAbsurd) {
-          table.set(static_cast<double>(free.back()), b, page);
+          table.set(static_cast<double>(c.reversed ? num_pages - 1 - free.back() : free.back()), b, page);
           free.pop_back();
         }
         used[static_cast<size_t>(id(b, j) * c.page_size + j % c.page_size)] = true;
@@ -91,7 +92,10 @@ struct PagedProblem {
 
   int64_t len_k(int64_t b) const { return c.len_k[static_cast<size_t>(b)]; }
   int64_t len_q(int64_t b) const { return c.len_q[static_cast<size_t>(b)]; }
-  int64_t id(int64_t b, int64_t j) const { return static_cast<int64_t>(table.at(b, j / c.page_size)); }
+  int64_t id(int64_t b, int64_t j) const {  // in memory
+    const auto entry = static_cast<int64_t>(table.at(b, j / c.page_size));
+    return c.reversed ? num_pages - 1 - entry : entry;
+  }
   int64_t first_key(int64_t b) const {  // that a query sees
     return c.options.window_left < 0 ? 0 : std::max<int64_t>(0, len_k(b) - len_q(b) - c.options.window_left);
   }
@@ -112,7 +116,14 @@ struct PagedProblem {
     }
     PagedAttentionParams p = make_paged_params(c.prefill ? "attn_paged_prefill" : "attn_paged_decode", t);
     set_options(p.options, c.options);
+    if (c.reversed) {
+      p.k_cache = last_page(p.k_cache, p.k_stride_page), p.k_stride_page = -p.k_stride_page;
+      p.v_cache = last_page(p.v_cache, p.v_stride_page), p.v_stride_page = -p.v_stride_page;
+    }
     return p;
+  }
+  const void* last_page(const void* first, int64_t stride) const {
+    return static_cast<const char*>(first) + (num_pages - 1) * stride * item_size(c.dtype);
   }
 
   // [batch * len, heads, dim] as [batch, len, heads, dim] in the layout.
@@ -169,6 +180,13 @@ inline std::vector<PagedCase> paged_cases() {
   masked.mask = RaggedMask::kBool, masked.sinks = true;
   std::vector<PagedCase> cases;
   for (DType dtype : {DType::kFloat32, DType::kFloat16, DType::kBFloat16}) {
+    for (int64_t page_size : {1, 3, 16}) {
+      PagedCase backwards{dtype, page_size, {1, 1}, {150, 65}, false, causal};
+      backwards.heads = {4, 2, 64, 64}, backwards.reversed = true;
+      cases.push_back(backwards);
+      backwards.len_q = {20, 33}, backwards.prefill = true;
+      cases.push_back(backwards);
+    }
     for (int64_t page_size : {1, 5, 16, 64, 200}) {
       const Layout layout = page_size % 2 ? Layout::kBLHD : Layout::kBHLD;
       const DType index = page_size % 2 ? DType::kInt32 : DType::kInt64;

@@ -19,7 +19,7 @@ enum class Course {
   kSpike,       // `height` at one key of a late tile
   kLastKey,     // at the last one
   kSpikeOfRow,  // kSpike, for one row only
-  kSteps,       // a spike in every second tile, each `height` above the one before
+  kSteps,       // a spike every 128 keys, with tiles between them, each `height` above the one before
   kPlateau,     // `height` in all of the second half
 };
 

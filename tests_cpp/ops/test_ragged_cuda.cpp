@@ -72,7 +72,8 @@ std::vector<int64_t> edge_keys() {
   for (size_t n = 0; n < std::size(kEdgeRows); ++n) keys.push_back(kEdgeKeys[5 * n % std::size(kEdgeKeys)]);
   return keys;
 }
-const HeadSizes kEdgeHeads[] = {{2, 2, 65, 72}, {2, 2, 128, 128}, {1, 1, 200, 129}, {1, 1, 256, 256}, {3, 3, 36, 63}};
+const HeadSizes kEdgeHeads[] = {{2, 2, 65, 72}, {2, 2, 128, 128}, {1, 1, 200, 129}, {1, 1, 256, 256},
+                                {3, 3, 36, 63}, {2, 1, 64, 64},   {2, 2, 40, 48}};
 
 std::vector<VarlenCase> edge_varlen_cases() {
   std::vector<VarlenCase> cases;

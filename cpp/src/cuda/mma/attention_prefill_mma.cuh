@@ -61,6 +61,7 @@ struct Block {
   static constexpr float kLargestReference = 1024.0f;  // beyond, its rounding would show
   static_assert(kTileQ <= Config::kThreads && Config::kWarpRows <= 32, "a thread looks up a row");
   static_assert(kStages == 2, "a tile is copied while another one is used");
+  static_assert(kTileKV % 16 == 0 && kKept <= kSteps);
   using Scores = float[kRowTiles][kKeyTiles][4];
 
   const AttentionProblem& p;
@@ -69,8 +70,8 @@ struct Block {
   float scale_log2;  // what a score is multiplied by to be an exponent of 2
   float acc[kRowTiles][kDimTiles][4];
   float row_sum[kRows];  // of this thread's keys
-  uint32_t kept[kKept > 0 ? kKept : 1][kRowTiles]
-               [4];  // of q, the first steps' fragments; the others are read for each tile
+  // Of q, the first steps' fragments; the others are read for each tile.
+  uint32_t kept[kKept > 0 ? kKept : 1][kRowTiles][4];
 
   __device__ __forceinline__ Block(const AttentionProblem& problem, Storage& storage)
       : p(problem),

@@ -10,7 +10,7 @@ struct PrefillMmaTile {
   static constexpr int kTileQ = kWarpRows * kWarps, kTileKV = kKeys;
   static constexpr int kStages = 2;           // tiles of k and of v in shared memory
   static constexpr int kMinBlocks = kBlocks;  // per SM, which bounds the registers
-  static constexpr int kKept = kStepsKept;    // of q stays in registers: steps of 16 columns
+  static constexpr int kKept = kStepsKept;    // steps of 16 columns of q that stay in registers
   // q, k, v; of each row and each key what the kernel looks up; of the work item
   static constexpr int kSharedBytes =
       2 * kHeadDim * (kTileQ + 2 * kStages * kTileKV) + 40 * kTileQ + 16 * kWarps + 40 * kTileKV + 512;

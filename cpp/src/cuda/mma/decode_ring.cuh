@@ -57,23 +57,23 @@ struct Copies {
   const Sequence& sequence;
   const Item& item;
   const int lane, lane_row;
-  const bool in_k, in_v;    // the column is one of the row's
-  const uint32_t smem;      // of the lane in the ring
-  int begin;                // first key of the tile that is copied next
-  const char *k, *v;        // dense: of the lane in that tile; paged: of key 0 of page 0
-  const bool tile_in_page;  // paged: no tile crosses a page
-  const bool near_pages;    // paged: all keys within 64 GiB behind k and v, which 32 bits count in units of 16 bytes
+  const bool in_k, in_v;          // the column is one of the row's
+  const uint32_t smem;            // of the lane in the ring
+  int begin;                      // first key of the tile that is copied next
+  const char *k, *v;              // dense: of the lane in that tile; paged: of key 0 of page 0
+  const bool tile_in_page;        // paged: no tile crosses a page
+  const bool near_pages;          // paged: all keys lie within 64 GiB behind k and v, in 32 bits of 16 bytes
   const uint32_t k_step, v_step;  // bytes from one row that the lane copies to the next; 0: backwards or too far
 
-  // Where key `lane` of a tile lies, or its first key if a tile never crosses a page; paged only. The entry of the table as it
-  // comes, so that nothing waits for it before the copy does: its lower word, and the upper one of an int64. A used page of 2^32
-  // rows would fill the GPU.
+  // Where key `lane` of a tile lies, or its first key if a tile never crosses a page; paged only. The entry of the table
+  // as it comes, so that nothing waits for it before the copy does: its lower word, and the upper one of an int64. A used
+  // page of 2^32 rows would fill the GPU.
   struct Page {
     int32_t lower, upper;
     uint32_t row;
   };
   Page page;                   // of the tile that is copied next
-  int64_t k_offset, v_offset;  // what it tells, in bytes from k and v, once its k was copied
+  int64_t k_offset, v_offset;  // what it tells, in bytes from k and v: found by copy_k, for copy_v as well
 
   __device__ __forceinline__ Copies(const AttentionProblem& problem, const Sequence& s, const Item& i, int warp,
                                     uint32_t ring)
@@ -124,7 +124,7 @@ struct Copies {
     return found;
   }
 
-  __device__ __forceinline__ void use_page() {
+  __device__ __forceinline__ void find_offsets() {
     int64_t id = page.lower;
     if (p.page_table.dtype == DType::kInt64) {
       id = static_cast<int64_t>(static_cast<uint64_t>(page.upper) << 32 | static_cast<uint32_t>(page.lower));
@@ -173,7 +173,7 @@ struct Copies {
       ptx::cp_async_16_if(in_row, place(slot, j * kRowsPerCopy), at + (static_cast<uint64_t>(of_key) << 4));
     }
   }
-  // The same for caches larger than that, and for a tile whose last rows do not exist.
+  // The same unless near_pages, and for a tile whose last rows do not exist.
   __device__ __forceinline__ void copy_scattered_rows(uint32_t slot, const char* at, int64_t offset, bool in_row,
                                                       int rows) const {
 #pragma unroll 1
@@ -186,10 +186,11 @@ struct Copies {
     }
   }
 
-  // Each closes a group, also if there is no tile any more, so that groups can be counted.
+  // k of a tile, then its v, then advance(). Each copy closes a group, also if there is no tile any more, so that groups
+  // can be counted.
   __device__ __forceinline__ void copy_k(int slot) {
     if (begin < item.num_keys) {
-      if (p.paged) use_page();
+      if (p.paged) find_offsets();
       copy(smem + slot * Config::kTileBytes, k, k_offset, in_k, k_step, p.k_stride_seq);
     }
     ptx::cp_async_commit();
@@ -214,6 +215,7 @@ struct Copies {
   static __device__ __forceinline__ uint32_t place(uint32_t first, int row) {
     return (first ^ static_cast<uint32_t>(row % 8 * 16)) + static_cast<uint32_t>(row * Config::kRowBytes);
   }
+  // Whether the last row of the last page is.
   __device__ __forceinline__ bool is_near(int64_t stride_batch, int64_t stride_seq) const {
     const int64_t last = kItem * ((p.num_pages - 1) * stride_batch + (p.page_size.divisor - 1) * stride_seq);
     return stride_batch >= 0 && stride_seq >= 0 && last >> 36 == 0;

@@ -37,7 +37,7 @@ struct KeyStorage {
   int64_t k_row[kTables][Config::kTileKV], v_row[kTables][Config::kTileKV];  // paged: of each key, in elements
 };
 
-// A thread's share of a whole tile of dense keys, which it copies piece by piece, between products.
+// A thread's share of a whole tile of dense keys, which it copies piece by piece, but for the first tile between products.
 template <class Config>
 struct Pieces {
   using Layout = CopyLayout<Config>;
@@ -71,16 +71,19 @@ struct KeyTiles {
 
   const AttentionProblem& p;
   Storage& smem;
-  const WorkItem& item;  // in shared memory
+  const WorkItem& item;  // in shared memory, from the barrier after begin() on
 
   __device__ __forceinline__ KeyTiles(const AttentionProblem& problem, Storage& storage, const WorkItem& w)
       : p(problem), smem(storage), item(w) {}
 
-  // Thread 0 writes what all share. All copy what they can of the first tile: if there are pieces.
+  // The same item, from registers: thread 0 writes what all share; all copy the first tile, unless it must be copied by
+  // copy_at_once(0).
   __device__ __forceinline__ void begin(const WorkItem& w) const {
-    const int64_t at = p.paged ? 0 : w.keys.begin;
-    const T* k = static_cast<const T*>(p.k) + w.sequence.k_base + w.kv_head * p.k_stride_head + at * p.k_stride_seq;
-    const T* v = static_cast<const T*>(p.v) + w.sequence.v_base + w.kv_head * p.v_stride_head + at * p.v_stride_seq;
+    const int64_t first_key = p.paged ? 0 : w.keys.begin;
+    const T* k =
+        static_cast<const T*>(p.k) + w.sequence.k_base + w.kv_head * p.k_stride_head + first_key * p.k_stride_seq;
+    const T* v =
+        static_cast<const T*>(p.v) + w.sequence.v_base + w.kv_head * p.v_stride_head + first_key * p.v_stride_seq;
     constexpr int64_t kFar = int64_t{1} << 24;  // elements
     const bool near =
         !p.paged && p.k_stride_seq > 0 && p.k_stride_seq < kFar && p.v_stride_seq > 0 && p.v_stride_seq < kFar;
