@@ -109,7 +109,7 @@ inline double padding_at(Padding padding, int64_t i, int64_t j) {
   return 0.0;
 }
 
-// One to three tiles of keys, one or more tiles of rows, of two heads that share the keys.
+// One or more tiles of keys and of rows, of two heads that share the keys.
 inline std::vector<AttentionCase> two_head_cases(const std::vector<int64_t>& seqlens_q, int64_t seqlen_k) {
   std::vector<AttentionCase> cases;
   for (DType dtype : {DType::kFloat16, DType::kBFloat16}) {
