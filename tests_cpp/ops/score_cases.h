@@ -1,6 +1,8 @@
 // Dense problems whose scores are given a course along the keys, for kernels that keep no running maximum:
 // attention_prefill_mma exponentiates relative to what a row saw first, moves that when a tile's sums exceed 2^8, and
-// begins again if they exceed what float16 holds (2^15, about e^10) before they could be moved.
+// begins again if they exceed what float16 holds (2^15, about e^10) before they could be moved. attention_prefill_wgmma does
+// so from the last keys to the first, and begins again if an exponential is infinite (from 2^128, about e^89, on) or what it
+// subtracts is large (2^10, a score of 710).
 #pragma once
 
 #include <algorithm>
@@ -21,6 +23,10 @@ enum class Course {
   kSpikeOfRow,  // kSpike, for one row only
   kSteps,       // a spike every 128 keys, with tiles between them, each `height` above the one before
   kPlateau,     // `height` in all of the second half
+  // The same for kernels that begin with the last keys:
+  kFirstKey,       // `height` at the first key
+  kFirstKeyOfRow,  // kFirstKey, for one row only
+  kStepsBack,      // a spike every 128 keys, each `height` above the one behind it
 };
 
 struct ScoreCase {
@@ -31,7 +37,8 @@ struct ScoreCase {
 };
 
 inline std::ostream& operator<<(std::ostream& os, const ScoreCase& c) {
-  const char* courses[] = {"growth", "fall", "spike", "last key", "spike of a row", "steps", "plateau"};
+  const char* courses[] = {"growth", "fall",    "spike",     "last key",           "spike of a row",
+                           "steps",  "plateau", "first key", "first key of a row", "steps back"};
   return os << courses[static_cast<int>(c.course)] << " " << c.height << (c.late ? " seen late " : " ") << c.call;
 }
 
@@ -54,6 +61,11 @@ inline double course_at(const ScoreCase& c, int64_t j) {
       return j % 128 == 70 ? c.height * static_cast<double>(j / 128 + 1) : 0.0;
     case Course::kPlateau:
       return 2 * j >= n ? c.height : 0.0;
+    case Course::kFirstKey:
+    case Course::kFirstKeyOfRow:
+      return j == 0 ? c.height : 0.0;
+    case Course::kStepsBack:
+      return j % 128 == 70 ? c.height * static_cast<double>((n - 1) / 128 - j / 128 + 1) : 0.0;
   }
   return 0.0;
 }
@@ -63,10 +75,11 @@ inline double course_at(const ScoreCase& c, int64_t j) {
 inline DenseProblem score_problem(const ScoreCase& c) {
   DenseProblem problem(c.call);
   const AttentionCase& a = c.call;
+  const bool of_row = c.course == Course::kSpikeOfRow || c.course == Course::kFirstKeyOfRow;
   for (int64_t b = 0; b < a.batch_size; ++b) {
     for (int64_t h = 0; h < a.num_heads; ++h) {
       for (int64_t i = 0; i < a.seqlen_q; ++i) {
-        problem.q.set(c.course != Course::kSpikeOfRow || i == kSpikeRow ? 8.0 : 0.0, b, i, h, 0);
+        problem.q.set(!of_row || i == kSpikeRow ? 8.0 : 0.0, b, i, h, 0);
       }
     }
     for (int64_t h = 0; h < a.num_kv_heads; ++h) {
@@ -204,7 +217,42 @@ inline std::vector<ScoreCase> score_cases() {
     blind.seqlen_q = 100, blind.seqlen_k = 80, blind.is_causal = true;
     add(blind, Course::kSpike, 60.0);
     add(blind, Course::kGrowth, 400.0);
+    // 6: larger sums, 30: moved, 85: about 2^128, 92: infinite
+    for (double height : {6.0, 30.0, 85.0, 92.0, 200.0}) add(tall, Course::kFirstKey, height);
+    for (double height : {25.0, 80.0}) add(tall, Course::kStepsBack, height);
+    add(tall, Course::kFirstKeyOfRow, 200.0);
+    add(tall, Course::kLastKey, 800.0);  // too large a reference
+    add(split, Course::kFirstKey, 200.0);
+    AttentionCase narrow = tall;  // only the first 8 queries see the spike
+    narrow.is_causal = true, narrow.window_left = 270, narrow.sinks = true;
+    add(narrow, Course::kFirstKey, 200.0);
   }
+  return cases;
+}
+
+// More items than SMs, of which all or some are done again: several of a thread block, and its last ones.
+inline std::vector<ScoreCase> many_items_score_cases() {
+  std::vector<ScoreCase> cases;
+  AttentionCase call;
+  call.batch_size = 3, call.num_heads = 16, call.num_kv_heads = 4, call.seqlen_q = 385, call.seqlen_k = 400;
+  call.head_dim = call.head_dim_v = 64;
+  for (bool is_causal : {false, true}) {
+    call.is_causal = is_causal, call.dtype = is_causal ? DType::kBFloat16 : DType::kFloat16;
+    cases.push_back({call, Course::kFirstKey, 200.0});
+    cases.push_back({call, Course::kFirstKeyOfRow, 200.0});
+  }
+  return cases;
+}
+
+// For the sanitizers: an item of wgmma that is done again, in a part of the keys and not.
+inline std::vector<ScoreCase> small_score_cases() {
+  std::vector<ScoreCase> cases;
+  AttentionCase call;
+  call.batch_size = 1, call.num_heads = call.num_kv_heads = 1, call.seqlen_q = 65, call.head_dim = call.head_dim_v = 64;
+  call.dtype = DType::kFloat16, call.seqlen_k = 1100;
+  cases.push_back({call, Course::kFirstKey, 200.0});
+  call.dtype = DType::kBFloat16, call.seqlen_k = 260;
+  cases.push_back({call, Course::kFirstKey, 200.0});
   return cases;
 }
 

@@ -54,6 +54,40 @@ inline std::vector<PagedCase> small_mma_paged_cases() {
   return cases;
 }
 
+// The wgmma kernels, which take no mask and no pages of 5 keys: each tile in its full width, several of queries and of keys, a
+// softcap in all that take one (small heads reach every tile). Then keys that are split. Items that are done again:
+// small_score_cases().
+inline std::vector<AttentionCase> small_wgmma_dense_cases() {
+  std::vector<AttentionCase> cases;
+  AttentionCase c;
+  c.batch_size = 1, c.seqlen_k = 261, c.num_heads = 2, c.num_kv_heads = 1, c.is_causal = true;
+  for (DType dtype : {DType::kFloat16, DType::kBFloat16}) {
+    c.dtype = dtype, c.softcap = 0.0f, c.sinks = false, c.window_left = -1;
+    for (int64_t dim : {64, 96, 128, 192, 256}) {
+      c.head_dim = c.head_dim_v = dim, c.seqlen_q = dim == 64 ? 193 : 129;
+      cases.push_back(c);
+    }
+    c.seqlen_q = 193;
+    c.softcap = 5.0f, c.sinks = true, c.window_left = 200, c.head_dim = c.head_dim_v = 40;
+    cases.push_back(c);
+    AttentionCase split = c;
+    split.seqlen_q = 65, split.seqlen_k = 1100, split.num_heads = 1, split.window_left = -1;
+    cases.push_back(split);
+  }
+  return cases;
+}
+
+// Lengths that end in the middle of a tile: what v holds behind them becomes 0.
+inline std::vector<PagedCase> small_wgmma_paged_cases() {
+  std::vector<PagedCase> cases;
+  PagedCase c{DType::kFloat16, 24, {3, 197}, {40, 200}, true, RaggedOptions{true}, DType::kInt64};
+  c.heads = {1, 1, 64, 64};
+  cases.push_back(c);
+  c.dtype = DType::kBFloat16, c.page_size = 64, c.options.window_left = 100, c.layout = Layout::kBHLD;
+  cases.push_back(c);
+  return cases;
+}
+
 inline std::vector<AttentionCase> small_dense_cases() {
   AttentionCase decode, prefill;
   decode.seqlen_q = 1, decode.seqlen_k = 300, decode.lengths = true, decode.len_k = {300, 41};  // 300: several splits
@@ -70,6 +104,7 @@ inline std::vector<AttentionCase> small_dense_cases() {
   cases[5].lengths = true, cases[5].len_k = {70, 0}, cases[5].mask = MaskKind::kFloat4D, cases[5].softcap = 5.0f;
   cases[5].sinks = true, cases[5].alibi_axes = 2;
   for (const AttentionCase& c : small_mma_dense_cases()) cases.push_back(c);
+  for (const AttentionCase& c : small_wgmma_dense_cases()) cases.push_back(c);
   return cases;
 }
 
@@ -77,7 +112,9 @@ inline std::vector<VarlenCase> small_varlen_cases() {
   const RaggedOptions causal{true}, all{true, 30, 2, 3.0f, 0.4f, true, true, RaggedMask::kFloat};
   return {{DType::kFloat32, {5, 0, 33}, {65, 7, 40}, causal, DType::kInt32, Storage::kContiguous, {4, 2, 256, 256}},
           {DType::kFloat16, {3, 20, 1}, {90, 20, 7}, all, DType::kInt64, Storage::kPadded},
-          {DType::kBFloat16, {1, 1, 1}, {300, 0, 5}, {}, DType::kInt32, Storage::kContiguous, {8, 2, 64, 64}}};
+          {DType::kBFloat16, {1, 1, 1}, {300, 0, 5}, {}, DType::kInt32, Storage::kContiguous, {8, 2, 64, 64}},
+          {DType::kFloat16, {3, 0, 196}, {9, 5, 200}, causal, DType::kInt32, Storage::kContiguous, {2, 1, 64, 64}},
+          {DType::kBFloat16, {196, 0, 3}, {200, 5, 9}, causal, DType::kInt64, Storage::kSpaced, {2, 1, 64, 64}}};
 }
 
 inline std::vector<PagedCase> small_paged_cases() {
@@ -105,6 +142,7 @@ inline std::vector<PagedCase> small_paged_cases() {
        Layout::kBLHD,
        {8, 2, 128, 128}}};
   for (const PagedCase& c : small_mma_paged_cases()) cases.push_back(c);
+  for (const PagedCase& c : small_wgmma_paged_cases()) cases.push_back(c);
   return cases;
 }
 

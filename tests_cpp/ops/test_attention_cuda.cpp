@@ -3,6 +3,7 @@
 
 #include "ops/attention_problem.h"
 #include "ops/cuda_attention_cases.h"
+#include "ops/cuda_wgmma_cases.h"
 #include "ops/kernel_rows.h"
 #include "ops/small_cases.h"
 
@@ -34,6 +35,12 @@ INSTANTIATE_TEST_SUITE_P(Grouped, AttentionCudaTest, ::testing::ValuesIn(grouped
 INSTANTIATE_TEST_SUITE_P(GroupedSplit, AttentionCudaTest, ::testing::ValuesIn(grouped_split_cases()));
 INSTANTIATE_TEST_SUITE_P(GroupedPrefill, AttentionCudaTest, ::testing::ValuesIn(grouped_prefill_cases()));
 INSTANTIATE_TEST_SUITE_P(ManyItems, AttentionCudaTest, ::testing::ValuesIn(many_items_cases()));
+
+INSTANTIATE_TEST_SUITE_P(WgmmaTiles, AttentionCudaTest, ::testing::ValuesIn(wgmma_tile_cases()));
+INSTANTIATE_TEST_SUITE_P(WgmmaSmallHeads, AttentionCudaTest, ::testing::ValuesIn(wgmma_small_head_cases()));
+INSTANTIATE_TEST_SUITE_P(WgmmaLengths, AttentionCudaTest, ::testing::ValuesIn(wgmma_length_cases()));
+INSTANTIATE_TEST_SUITE_P(WgmmaSplit, AttentionCudaTest, ::testing::ValuesIn(wgmma_split_cases()));
+INSTANTIATE_TEST_SUITE_P(ManyWgmmaItems, AttentionCudaTest, ::testing::ValuesIn(wgmma_items_cases()));
 
 // One test a row, so that the rows which this device lacks are counted.
 class KernelRowTest : public CudaTestWithParam<int> {};

@@ -14,7 +14,9 @@ TEST_P(ScoresCudaTest, EveryRowMatchesTheCpu) {
   expect_every_row(problem, stream());
 }
 
+INSTANTIATE_TEST_SUITE_P(Small, ScoresCudaTest, ::testing::ValuesIn(small_score_cases()));
 INSTANTIATE_TEST_SUITE_P(Courses, ScoresCudaTest, ::testing::ValuesIn(score_cases()));
+INSTANTIATE_TEST_SUITE_P(ManyItems, ScoresCudaTest, ::testing::ValuesIn(many_items_score_cases()));
 
 class ScoresCudaRulesTest : public CudaTest {
  protected:
@@ -96,6 +98,21 @@ TEST_F(ScoresCudaRulesTest, MinusInfiniteScores) {
   for (int64_t visible_from : {1, 64, 150, 100000}) {
     expect_every_row_of_all([visible_from](DenseProblem& problem) {
       for (int64_t j = 0; j < std::min(visible_from, problem.c.seqlen_k); ++j) problem.k.set(-INFINITY, 0, j, 0, 0);
+      for (int64_t i = 0; i < problem.c.seqlen_q; ++i) {
+        for (int64_t h = 0; h < 2; ++h) problem.q.set(1.0, 0, i, h, 0);
+      }
+    });
+  }
+}
+
+// Those of the last keys: all of the tile with which wgmma begins, and a part of it.
+TEST_F(ScoresCudaRulesTest, MinusInfiniteScoresOfTheLastKeys) {
+  for (int64_t hidden : {1, 64, 150}) {
+    expect_every_row_of_all([hidden](DenseProblem& problem) {
+      const int64_t n = problem.c.seqlen_k;
+      problem.c.scale = 1.0f;
+      const double seen = hidden == 64 ? -300.0 : 0.0;  // -300: far below what an exponential holds
+      for (int64_t j = 0; j < n; ++j) problem.k.set(j < n - hidden ? seen : -INFINITY, 0, j, 0, 0);
       for (int64_t i = 0; i < problem.c.seqlen_q; ++i) {
         for (int64_t h = 0; h < 2; ++h) problem.q.set(1.0, 0, i, h, 0);
       }

@@ -2,6 +2,7 @@
 #include <cuda.h>
 #include <dlfcn.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <stdexcept>
@@ -326,6 +327,75 @@ TEST_F(CallsCudaTest, WrongPagesAndLengthsOfAPagedCacheStayInside) {
       problem.lse.expect_gaps_untouched("lse");
     }
   }
+}
+
+// Not for the sanitizers, which take long enough.
+class CallsCudaRulesTest : public CudaTest {
+ protected:
+  static constexpr int kCalls = 1000, kQueued = 25;  // calls that follow each other without a pause
+
+  // Of the first wgmma row that takes the call. All calls share a workspace.
+  template <typename Problem>
+  void expect_same_bits_every_time(Problem problem) {
+    Problem oracle = as_float32(problem);
+    oracle.run(oracle.params());
+    DeviceTensors device(problem.tensors(), stream());
+    auto params = device.on_device(problem.params());
+    const std::vector<cuda::KernelRow>& table = cuda::kernel_table();
+    const auto row = std::find_if(table.begin(), table.end(), [&](const cuda::KernelRow& some) {
+      return some.family == cuda::Family::kWgmma &&
+             cuda::why_not(static_cast<int>(&some - table.data()), params).empty();
+    });
+    if (row == table.end()) GTEST_SKIP() << "no wgmma kernel runs here";
+    const int index = static_cast<int>(row - table.begin());
+    run_row_on_device(problem, device, stream(), index, params);
+    expect_result(problem, oracle);
+
+    const size_t out_bytes = problem.out.bytes().size(), lse_bytes = problem.lse.bytes().size();
+    const auto place = [](size_t bytes) { return (bytes + 255) / 256 * 256; };
+    const size_t both = place(out_bytes) + place(lse_bytes);
+    const DeviceBuffer results(kQueued * both);
+    const auto offset = [](const Tensor& t) {  // of the first element
+      return static_cast<size_t>(static_cast<const unsigned char*>(t.data()) - t.bytes().data());
+    };
+    Workspace workspace(cuda::row_workspace_size(index, params), stream());
+    params.workspace = workspace.data(), params.workspace_bytes = workspace.bytes();
+    std::vector<unsigned char> got(results.bytes());
+    for (int round = 0; round < kCalls / kQueued; ++round) {
+      check(cudaMemsetAsync(results.data(), 0xFF, results.bytes(), stream()), "cudaMemsetAsync");
+      for (int n = 0; n < kQueued; ++n) {
+        unsigned char* const at = results.data() + static_cast<size_t>(n) * both;
+        params.out = at + offset(problem.out);
+        params.lse = reinterpret_cast<float*>(at + place(out_bytes) + offset(problem.lse));
+        cuda::run_row(index, params, stream());
+      }
+      check(cudaMemcpyAsync(got.data(), results.data(), got.size(), cudaMemcpyDeviceToHost, stream()),
+            "cudaMemcpyAsync");
+      stream().wait();
+      for (int n = 0; n < kQueued; ++n) {
+        const unsigned char* const at = got.data() + static_cast<size_t>(n) * both;
+        ASSERT_TRUE(std::equal(problem.out.bytes().begin(), problem.out.bytes().end(), at))
+            << "out of call " << round * kQueued + n << " has other bits";
+        ASSERT_TRUE(std::equal(problem.lse.bytes().begin(), problem.lse.bytes().end(), at + place(out_bytes)))
+            << "lse of call " << round * kQueued + n << " has other bits";
+      }
+    }
+    workspace.expect_guards_untouched();
+  }
+};
+
+// 160 items of two lengths, which thread blocks take in any order.
+TEST_F(CallsCudaRulesTest, CausalCallsHaveTheSameBitsEveryTime) {
+  AttentionCase c;
+  c.dtype = DType::kBFloat16, c.batch_size = 5, c.seqlen_q = 200, c.seqlen_k = 400, c.is_causal = true;
+  c.num_heads = 16, c.num_kv_heads = 4, c.head_dim = c.head_dim_v = 64;
+  expect_same_bits_every_time(DenseProblem(c));
+}
+
+TEST_F(CallsCudaRulesTest, PagedCallsHaveTheSameBitsEveryTime) {
+  PagedCase c{DType::kBFloat16, 16, {150, 0, 1, 129, 17, 130}, {333, 40, 257, 129, 90, 400}, true, RaggedOptions{true}};
+  c.heads = {16, 4, 128, 128};
+  expect_same_bits_every_time(PagedProblem(c));
 }
 
 TEST_F(CallsCudaTest, DeviceOfAPointer) {

@@ -1,5 +1,6 @@
 // Ragged and paged attention on every kernel of the CUDA backend against the CPU backend.
 #include "ops/cuda_attention_cases.h"
+#include "ops/cuda_wgmma_cases.h"
 #include "ops/kernel_rows.h"
 #include "ops/paged_problem.h"
 #include "ops/small_cases.h"
@@ -207,6 +208,36 @@ INSTANTIATE_TEST_SUITE_P(Small, PagedCudaTest, ::testing::ValuesIn(small_paged_c
 INSTANTIATE_TEST_SUITE_P(Pages, PagedCudaTest, ::testing::ValuesIn(paged_cases()));
 INSTANTIATE_TEST_SUITE_P(Wide, PagedCudaTest, ::testing::ValuesIn(wide(paged_cases())));
 INSTANTIATE_TEST_SUITE_P(ManyKeys, PagedCudaTest, ::testing::ValuesIn(many_keys_paged_cases()));
+INSTANTIATE_TEST_SUITE_P(Wgmma, VarlenCudaTest, ::testing::ValuesIn(wgmma_varlen_cases()));
+INSTANTIATE_TEST_SUITE_P(Wgmma, PagedCudaTest, ::testing::ValuesIn(wgmma_paged_cases()));
+
+// Sequences whose tensors are NaN between sequences that are not: tiles of rows and keys reach into both.
+class RaggedCudaRulesTest : public CudaTest {};
+
+TEST_F(RaggedCudaRulesTest, NanOfNeighboursStaysThere) {
+  const HeadSizes heads[] = {{2, 1, 64, 64}, {4, 2, 128, 128}, {2, 1, 192, 128}, {1, 1, 256, 256}};
+  for (size_t n = 0; n < 4; ++n) {
+    VarlenCase c{kHalfTypes[n % 2], {40, 130, 7, 65, 1, 129}, {97, 130, 33, 200, 5, 129}, RaggedOptions{n % 2 == 0}};
+    c.heads = heads[n];
+    SCOPED_TRACE(::testing::Message() << c);
+    VarlenProblem problem(c);
+    const auto poison = [](Tensor& t, int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) {
+        for (int64_t h = 0; h < t.size(1); ++h) {
+          for (int64_t d = 0; d < t.size(2); ++d) t.set(NAN, i, h, d);
+        }
+      }
+    };
+    for (size_t b = 1 - n / 2; b < c.len_q.size(); b += 2) {
+      poison(problem.q, problem.cu_q[b], problem.cu_q[b + 1]);
+      poison(problem.k, problem.cu_k[b], problem.cu_k[b + 1]);
+      poison(problem.v, problem.cu_k[b], problem.cu_k[b + 1]);
+    }
+    expect_every_row(problem, stream());
+    problem.expect_rows_outside_untouched();
+    if (HasFailure()) return;
+  }
+}
 
 }  // namespace
 }  // namespace dlattn::test

@@ -68,9 +68,12 @@ TEST_F(SelectMmaTest, TypicalCallsOnAnH200) {
       std::string name = c.row;
       name.replace(name.find('*'), 1, dtype == DType::kFloat16 ? "f16" : "bf16");
       AttentionParams p = dense(dtype, c.batch, c.seqlen_q, c.seqlen_k, c.heads, c.kv_heads, c.dim, c.dim_v);
-      EXPECT_EQ(chosen(p, h200()).name, name);
+      EXPECT_EQ(chosen(p, h200(), Family::kMma).name, name);
+      if (c.seqlen_q <= 16) {
+        EXPECT_EQ(chosen(p, h200()).name, name);
+      }
       p.options.is_causal = true;
-      EXPECT_EQ(chosen(p, h200()).name, name) << "causal";
+      EXPECT_EQ(chosen(p, h200(), Family::kMma).name, name) << "causal";
     }
   }
 }
@@ -151,7 +154,7 @@ TEST_F(SelectMmaTest, UnalignedRowsAreLeftToSimt) {
       p = aligned, p.head_dim_v = 36;
       expect_simt("head_dim_v", p);
       p = aligned, p.out = memory + 2, p.out_stride_head += 1;  // of out, only the speed depends on it
-      EXPECT_STREQ(chosen(p, h200()).name, chosen(aligned, h200()).name);
+      EXPECT_STREQ(chosen(p, h200(), Family::kMma).name, chosen(aligned, h200(), Family::kMma).name);
     }
   }
 }
@@ -176,10 +179,10 @@ TEST_F(SelectMmaTest, ScoreOptionsNeedARowThatHasThem) {
           AttentionParams p = dense(dtype, 2, seqlen_q, 2000, 8, 2, dim, dim);
           EXPECT_TRUE(chosen(p, h200()).launch != nullptr);
           p.options = options;
-          for (const std::optional<Family>& forced : {std::optional<Family>(), std::optional<Family>(Family::kMma)}) {
-            const KernelRow row = chosen(p, h200(), forced);
-            EXPECT_TRUE(row.launch != nullptr && row.score_options) << "options " << n << " get " << row.name;
-          }
+          const KernelRow mma = chosen(p, h200(), Family::kMma);
+          EXPECT_TRUE(mma.launch != nullptr && mma.score_options) << "options " << n << " get " << mma.name;
+          const KernelRow any = chosen(p, h200());
+          EXPECT_TRUE(any.score_options || (any.softcap && n == 0)) << "options " << n << " get " << any.name;
           for (const KernelRow& row : rows()) {
             if (row.takes(dtype) && row.max_head_dim >= dim && !row.score_options) {
               EXPECT_EQ(why_not(row, make_problem(p), h200()), "no softcap, mask or ALiBi, and a positive scale");
@@ -191,12 +194,12 @@ TEST_F(SelectMmaTest, ScoreOptionsNeedARowThatHasThem) {
   }
   AttentionParams p = dense(DType::kFloat16, 1, 4096, 4096, 16, 16, 128, 128);
   p.options.softcap = 30.0f;
-  EXPECT_STREQ(chosen(p, h200()).name, "attention_prefill_mma_f16_hd128_options");
+  EXPECT_STREQ(chosen(p, h200(), Family::kMma).name, "attention_prefill_mma_f16_hd128_options");
   p.head_dim = p.head_dim_v = 80;
-  EXPECT_STREQ(chosen(p, h200()).name, "attention_prefill_mma_f16_hd128_options");
+  EXPECT_STREQ(chosen(p, h200(), Family::kMma).name, "attention_prefill_mma_f16_hd128_options");
   static const float sink = 0.0f;
   p.options.softcap = 0.0f, p.options.window_left = 100, p.options.sinks.data = &sink;  // all rows have these
-  EXPECT_STREQ(chosen(p, h200()).name, "attention_prefill_mma_f16_hd96");
+  EXPECT_STREQ(chosen(p, h200(), Family::kMma).name, "attention_prefill_mma_f16_hd96");
 }
 
 TEST_F(SelectMmaTest, RefusalsSayWhatIsLacking) {
@@ -233,7 +236,8 @@ TEST_F(SelectMmaTest, MoreThanTwoToThe30KeysAreLeftToSimt) {
   constexpr int64_t kLimit = INT64_C(1) << 30;
   for (int64_t seqlen_q : {1, 4, 16, 500}) {
     AttentionProblem p = make_problem(dense(DType::kBFloat16, 2, seqlen_q, kLimit, 16, 2, 128, 128));
-    EXPECT_TRUE(chosen(p, h200()).family == Family::kMma) << chosen(p, h200()).name;
+    EXPECT_TRUE(chosen(p, h200()).family != Family::kSimt) << chosen(p, h200()).name;
+    EXPECT_TRUE(chosen(p, h200(), Family::kMma).family == Family::kMma);
     p.max_len_k = kLimit + 1;
     EXPECT_TRUE(chosen(p, h200()).family == Family::kSimt && chosen(p, h200()).launch != nullptr);
     for (const KernelRow& row : rows()) {

@@ -7,44 +7,15 @@
 #include <cstring>
 #include <vector>
 
-#include "cuda/archs.h"
-#include "cuda/check.h"
-#include "cuda/device.h"
 #include "cuda/ptx/cp_async.cuh"
 #include "cuda/ptx/ldmatrix.cuh"
 #include "cuda/ptx/mma_sync.cuh"
-#include "cuda/select.h"
-#include "support/cuda_test.h"
+#include "unit/ptx_test.h"
 
 namespace dlattn::test {
 namespace {
 
-using cuda::check;
-
-class PtxMmaTest : public CudaTest {
- protected:
-  void SetUp() override {
-    CudaTest::SetUp();
-    if (IsSkipped() || HasFatalFailure()) return;
-    if (!cuda::family_runs_on(cuda::Family::kMma, cuda::device_caps(0))) {
-      GTEST_SKIP() << "no mma code for this device in this build";
-    }
-  }
-
-  // What one warp, launched by `launch(in, out)`, makes of `in`.
-  template <typename In, typename Out, typename Launch>
-  std::vector<Out> of_a_warp(const std::vector<In>& in, size_t count, Launch&& launch) {
-    const DeviceBuffer from(in.size() * sizeof(In)), to(count * sizeof(Out));
-    check(cudaMemcpyAsync(from.data(), in.data(), from.bytes(), cudaMemcpyHostToDevice, stream()), "cudaMemcpyAsync");
-    check(cudaMemsetAsync(to.data(), 0xFF, to.bytes(), stream()), "cudaMemsetAsync");
-    launch(reinterpret_cast<const In*>(from.data()), reinterpret_cast<Out*>(to.data()));
-    check(cudaGetLastError(), "launch");
-    std::vector<Out> out(count);
-    check(cudaMemcpyAsync(out.data(), to.data(), to.bytes(), cudaMemcpyDeviceToHost, stream()), "cudaMemcpyAsync");
-    stream().wait();
-    return out;
-  }
-};
+using PtxMmaTest = PtxTest<cuda::Family::kMma>;
 
 // ---- ldmatrix
 
@@ -75,7 +46,7 @@ std::vector<uint16_t> numbered(int count) {
 
 TEST_F(PtxMmaTest, LdmatrixGivesEachLaneTwoNeighboursOfARow) {
   const std::vector<uint16_t> in = numbered(256);
-  const auto out = of_a_warp<uint16_t, uint32_t>(
+  const auto out = out_of<uint32_t>(
       in, 128, [&](const uint16_t* from, uint32_t* to) { load_matrices<false><<<1, 32, 0, stream()>>>(from, to); });
   for (uint32_t lane = 0; lane < 32; ++lane) {
     for (uint32_t m = 0; m < 4; ++m) {
@@ -88,7 +59,7 @@ TEST_F(PtxMmaTest, LdmatrixGivesEachLaneTwoNeighboursOfARow) {
 
 TEST_F(PtxMmaTest, LdmatrixTransposedGivesEachLaneTwoNeighboursOfAColumn) {
   const std::vector<uint16_t> in = numbered(256);
-  const auto out = of_a_warp<uint16_t, uint32_t>(
+  const auto out = out_of<uint32_t>(
       in, 128, [&](const uint16_t* from, uint32_t* to) { load_matrices<true><<<1, 32, 0, stream()>>>(from, to); });
   for (uint32_t lane = 0; lane < 32; ++lane) {
     for (uint32_t m = 0; m < 4; ++m) {
@@ -130,8 +101,8 @@ class PtxMmaProductTest : public PtxMmaTest {
     for (int i = 0; i < 256; ++i) in.push_back(static_cast<float>((7 * i + i / 16) % 31 - 15));
     for (int i = 0; i < 128; ++i) in.push_back(static_cast<float>((11 * i + i / 8) % 29 - 14));
     for (int i = 0; i < 128; ++i) in.push_back(1e6f + static_cast<float>(i) / 4);  // more than 16 bits hold
-    const auto out = of_a_warp<float, float>(
-        in, 128, [&](const float* from, float* to) { multiply<T><<<1, 32, 0, stream()>>>(from, to); });
+    const auto out =
+        out_of<float>(in, 128, [&](const float* from, float* to) { multiply<T><<<1, 32, 0, stream()>>>(from, to); });
     for (size_t row = 0; row < 16; ++row) {
       for (size_t column = 0; column < 8; ++column) {
         float sum = in[384 + 8 * row + column];
@@ -191,7 +162,7 @@ class PtxCopyTest : public PtxMmaTest {
   void expect_words(Expected&& expected) {
     std::vector<uint32_t> in;
     for (uint32_t i = 0; i < 128; ++i) in.push_back(0x01000193u * (i + 1));
-    const auto out = of_a_warp<uint32_t, uint32_t>(
+    const auto out = out_of<uint32_t>(
         in, 128, [&](const uint32_t* from, uint32_t* to) { copy_async<kCopy><<<1, 32, 0, stream()>>>(from, to); });
     for (size_t lane = 0; lane < 32; ++lane) {
       for (size_t word = 0; word < 4; ++word) {
@@ -220,7 +191,7 @@ TEST_F(PtxCopyTest, SixteenBytesOrNothing) {
 TEST_F(PtxCopyTest, GroupsComeInTheirOrder) {
   std::vector<uint32_t> in;
   for (uint32_t i = 0; i < 256; ++i) in.push_back(0x01000193u * (i + 1));
-  const auto out = of_a_warp<uint32_t, uint32_t>(
+  const auto out = out_of<uint32_t>(
       in, 256, [&](const uint32_t* from, uint32_t* to) { copy_in_groups<<<1, 32, 0, stream()>>>(from, to); });
   EXPECT_EQ(out, in);
 }

@@ -1,8 +1,6 @@
 // The CUDA backend's attention: choose a row of the kernel table, check the workspace, launch.
 #include <cuda_runtime_api.h>
 
-#include <algorithm>
-
 #include "backend.h"
 #include "cuda/device.h"
 #include "cuda/kernel_table.h"
@@ -66,18 +64,8 @@ void run(const Params& params, AttentionOp op, Stream stream) {
 template <typename Params>
 size_t workspace(const Params& params) {
   require_device("attn_workspace_size", params.device.index);
-  AttentionProblem problem = make_problem(params);
-  const DeviceCaps& caps = device_caps(params.device.index);
   const std::optional<Family> forced = forced_family();
-  const auto size = [&] {
-    const int row = select_row(kernel_table(), problem, caps, forced);
-    return row < 0 ? 0
-                   : workspace_size(kernel_table()[static_cast<size_t>(row)], problem, caps);  // the call will say why
-  };
-  const size_t bytes = size();
-  if (problem.q != nullptr && problem.k != nullptr && problem.v != nullptr && problem.out != nullptr) return bytes;
-  problem.q_aligned = false;  // pointers that come later may be unaligned, which can lead to another row
-  return std::max(bytes, size());
+  return workspace_size(kernel_table(), make_problem(params), device_caps(params.device.index), forced);
 }
 
 template <typename Params>

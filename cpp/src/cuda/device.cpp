@@ -7,6 +7,7 @@
 
 #include "backend.h"
 #include "cuda/check.h"
+#include "cuda/driver_function.h"
 #include "dlattn/error.h"
 
 namespace dlattn::cuda {
@@ -87,18 +88,6 @@ void order(int device, Stream earlier, Stream later) {
 }
 
 namespace {
-
-// The driver's functions, asked of the runtime: libcuda is not linked.
-template <typename F>
-F driver_function(const char* name) {
-  void* function = nullptr;
-#if CUDART_VERSION >= 12050
-  check(cudaGetDriverEntryPointByVersion(name, &function, 12000, cudaEnableDefault), name);
-#else
-  check(cudaGetDriverEntryPoint(name, &function, cudaEnableDefault), name);
-#endif
-  return reinterpret_cast<F>(function);
-}
 
 struct ContextStack {
   decltype(&cuDevicePrimaryCtxRetain) retain = driver_function<decltype(retain)>("cuDevicePrimaryCtxRetain");

@@ -1,10 +1,13 @@
 #include "cuda/kernel_table.h"
 
+#include <algorithm>
+
 #include "cuda/device.h"
 #include "cuda/launch_plan.h"
 #include "cuda/mma/rows_mma.h"
 #include "cuda/select.h"
 #include "cuda/simt/launch_simt.h"
+#include "cuda/wgmma/rows_wgmma.h"
 
 namespace dlattn::cuda {
 namespace {
@@ -77,6 +80,7 @@ std::vector<KernelRow> make_table() {
       decode_simt<kBf16, 256, 4>("attention_decode_simt_bf16_hd256_rows4"),
   };
   add_mma_rows(&table);
+  add_wgmma_rows(&table);
   return table;
 }
 
@@ -91,7 +95,11 @@ size_t workspace_size(const KernelRow& row, const AttentionProblem& p, const Dev
   if (p.is_empty()) return 0;
   const RowTiles tiles = row_tiles(row, p);
   const SplitPlan plan = split_plan(row, p, tiles, caps);
-  return static_cast<size_t>(Partials::bytes(tiles.num_slots * p.num_kv_heads, plan, row.tile_rows, p.head_dim_v));
+  const bool wgmma = row.family == Family::kWgmma;
+  const int64_t heads = wgmma ? p.num_heads : p.num_kv_heads;
+  const auto bytes = static_cast<size_t>(Partials::bytes(tiles.num_slots * heads, plan, row.tile_rows, p.head_dim_v));
+  const bool counts = wgmma && WorkOrderWgmma(p, tiles, std::max(caps.num_sms, 1)).dynamic;
+  return counts ? std::max(bytes, WorkOrderWgmma::kCounterBytes) : bytes;
 }
 
 }  // namespace dlattn::cuda

@@ -32,8 +32,10 @@ struct KernelRow {
   bool float32 = false, float16 = false, bfloat16 = false;  // dtypes
   bool aligned_only = false;  // rows of q, k and v on 16 bytes, head_dim and head_dim_v multiples of 16 bytes
   bool score_options = true;  // takes softcap, mask and ALiBi, and a scale that is not positive
+  bool softcap = true;        // takes softcap, though it may not take the other options
   int max_head_dim = 0;       // head_dim and head_dim_v up to this
-  int tile_rows = 1;          // rows of a kv head that a thread block serves
+  int tile_rows = 1;          // rows of a kv head that a thread block serves; wgmma: of a query head
+  int key_tile = 0;           // wgmma: keys that it loads at a time
   int shared_bytes = 0;       // dynamic, per thread block
   int blocks_per_sm = 1;      // that its registers and shared memory allow on a large SM
   double fma_rate = 1.0;      // of the SMs' float32 peak, measured: docs/kernels

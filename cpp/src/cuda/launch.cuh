@@ -51,8 +51,9 @@ bool is_chainable(int device) {
   return (chainable.load(std::memory_order_relaxed) & bit) != 0;
 }
 
-// Like launch(), but the kernel may begin while the one before it in the stream still runs. Both are chainable, and
-// every thread block of this one waits (ptx::grid_dependency_wait) before it reads what the other writes.
+// Like launch(), but the kernel may begin while the one before it in the stream still runs, if that is chainable and lets
+// it (ptx::launch_dependents). This one is chainable, and every thread block of it waits (ptx::grid_dependency_wait)
+// before it touches memory.
 template <typename... Args>
 void launch_chained(void (*kernel)(Args...), const char* what, unsigned blocks, int threads, int shared_bytes,
                     cudaStream_t stream, const Args&... args) {

@@ -6,12 +6,15 @@
 #include "cuda/attn/partial.h"
 #include "cuda/attn/row_tile.h"
 #include "cuda/kernel_table.h"
+#include "cuda/wgmma/plan_wgmma.h"
 #include "element.h"
 
 namespace dlattn::cuda {
 
+// Of a kv head. Of a query head for wgmma, which does not pack a group's heads into a tile.
 inline RowTiles row_tiles(const KernelRow& row, const AttentionProblem& p) {
-  return RowTiles(p.batch_size, p.heads_per_kv_head, p.max_len_q, p.total_q, p.cu_seqlens_q, row.tile_rows, p.ragged_q);
+  const int64_t heads = row.family == Family::kWgmma ? 1 : p.heads_per_kv_head;
+  return RowTiles(p.batch_size, heads, p.max_len_q, p.total_q, p.cu_seqlens_q, row.tile_rows, p.ragged_q);
 }
 
 // Whether the row may cut the keys: always for few queries; the mma prefill does so if a tile holds all of a kv head's rows.
@@ -22,6 +25,7 @@ inline bool splits_keys(const KernelRow& row, const AttentionProblem& p) {
 
 inline SplitPlan split_plan(const KernelRow& row, const AttentionProblem& p, const RowTiles& tiles,
                             const DeviceCaps& caps) {
+  if (row.family == Family::kWgmma) return split_plan_wgmma(p, tiles, row.key_tile, std::max(caps.num_sms, 1));
   if (!splits_keys(row, p)) return SplitPlan();
   SplitInput in;
   in.items = tiles.num_slots * p.num_kv_heads;

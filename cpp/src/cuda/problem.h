@@ -51,9 +51,8 @@ struct AttentionProblem {
   int64_t alibi_stride_batch = 0;
 
   bool is_empty() const { return batch_size == 0 || total_q == 0 || num_heads == 0; }  // nothing to write
-  DLATTN_HOST_DEVICE bool has_score_options() const {
-    return softcap > 0.0f || mask.data != nullptr || alibi_slopes.data != nullptr;
-  }
+  DLATTN_HOST_DEVICE bool has_bias() const { return mask.data != nullptr || alibi_slopes.data != nullptr; }
+  DLATTN_HOST_DEVICE bool has_score_options() const { return softcap > 0.0f || has_bias(); }
 };
 
 AttentionProblem make_problem(const AttentionParams& params);

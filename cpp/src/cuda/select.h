@@ -20,9 +20,14 @@ double estimate_us(const KernelRow& row, const AttentionProblem& problem, const 
 int select_row(const std::vector<KernelRow>& table, const AttentionProblem& problem, const DeviceCaps& caps,
                std::optional<Family> forced);
 
+// Bytes of workspace of the row that the call gets; if pointers of the problem are null, of every row that it may get once
+// they are there, aligned or not.
+size_t workspace_size(const std::vector<KernelRow>& table, AttentionProblem problem, const DeviceCaps& caps,
+                      std::optional<Family> forced);
+
 struct Selection {
   int row = -1;        // of the table; -1: none
-  std::string reason;  // why this one, or why none
+  std::string reason;  // why this one and no faster one, or why none
 };
 
 // The same with the reason.

@@ -4,7 +4,7 @@
 namespace dlattn::cuda {
 
 // 64 KiB in flight on an SM reach its share of the memory's rate. Here: 96 KiB with one thread block on it, 192 with
-// two (head_dim 64, 128); 128 KiB with the one that fits at 256. Untuned otherwise.
+// two (head_dim 64, 128); 128 KiB with the one that fits at 256.
 template <int kHeadDimMax>
 struct DecodeMmaConfig {
   static_assert(kHeadDimMax == 64 || kHeadDimMax == 128 || kHeadDimMax == 256);

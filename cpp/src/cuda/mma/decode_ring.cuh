@@ -62,7 +62,7 @@ struct Copies {
   int begin;                      // first key of the tile that is copied next
   const char *k, *v;              // dense: of the lane in that tile; paged: of key 0 of page 0
   const bool tile_in_page;        // paged: no tile crosses a page
-  const bool near_pages;          // paged: all keys lie within 64 GiB behind k and v, in 32 bits of 16 bytes
+  const bool near_pages;          // paged: all keys lie within 64 GiB behind k and v: 32 bits count 16 bytes
   const uint32_t k_step, v_step;  // bytes from one row that the lane copies to the next; 0: backwards or too far
 
   // Where key `lane` of a tile lies, or its first key if a tile never crosses a page; paged only. The entry of the table
@@ -215,7 +215,7 @@ struct Copies {
   static __device__ __forceinline__ uint32_t place(uint32_t first, int row) {
     return (first ^ static_cast<uint32_t>(row % 8 * 16)) + static_cast<uint32_t>(row * Config::kRowBytes);
   }
-  // Whether the last row of the last page is.
+  // Whether the last row of the last page lies within 64 GiB behind the first one; no, if a stride is negative.
   __device__ __forceinline__ bool is_near(int64_t stride_batch, int64_t stride_seq) const {
     const int64_t last = kItem * ((p.num_pages - 1) * stride_batch + (p.page_size.divisor - 1) * stride_seq);
     return stride_batch >= 0 && stride_seq >= 0 && last >> 36 == 0;

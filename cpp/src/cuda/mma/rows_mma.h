@@ -14,7 +14,7 @@ namespace dlattn::cuda {
 constexpr double prefill_mma_rate(int head_dim, PrefillKind kind) {
   if (kind == PrefillKind::kOptions) return head_dim == 64 ? 3.5 : head_dim == 128 ? 3.4 : 3.8;
   if (kind == PrefillKind::kSmall) return 4.5;
-  return head_dim == 64 ? 5.4 : head_dim == 96 ? 5.7 : head_dim == 128 ? 5.9 : head_dim == 192 ? 4.9 : 5.1;
+  return head_dim == 64 ? 4.8 : head_dim == 96 ? 5.7 : head_dim == 128 ? 5.9 : head_dim == 192 ? 4.9 : 5.1;
 }
 
 // What the rows have in common.
@@ -39,7 +39,7 @@ template <DType kDType, int kHeadDim, PrefillKind kKind>
 KernelRow prefill_mma_row(const char* name) {
   using Config = PrefillMmaConfig<kHeadDim, kKind>;
   KernelRow row = mma_row<kDType, Config>(name, Phase::kPrefill, Config::kTileQ);
-  row.score_options = kKind == PrefillKind::kOptions;
+  row.score_options = row.softcap = kKind == PrefillKind::kOptions;
   row.fma_rate = prefill_mma_rate(kHeadDim, kKind);
   row.launch = launch_prefill_mma<kDType, kHeadDim, kKind>;
   return row;

@@ -1,0 +1,44 @@
+// Tiles of attention_prefill_wgmma. Host and device see the same numbers.
+#pragma once
+
+namespace dlattn::cuda {
+
+template <int kHeadDimMax, int kNumGroups, int kKeys, int kNumStages, bool kKeepQ, int kProducerRegisters,
+          int kConsumerRegisters, int kBlocksOfSm = 1>
+struct PrefillWgmmaTile {
+  static constexpr int kHeadDim = kHeadDimMax;  // head_dim and head_dim_v up to this
+  static constexpr int kGroups = kNumGroups;    // consumer warp groups, of 64 rows each
+  static constexpr int kTileQ = 64 * kGroups, kTileKV = kKeys;
+  static constexpr int kStages = kNumStages;            // tiles of k and of v in shared memory
+  static constexpr int kPanels = (kHeadDim + 63) / 64;  // of 64 columns: 128 bytes of each row
+  static constexpr bool kQInRegisters = kKeepQ;
+  static constexpr bool kOwnOut = kQInRegisters || kHeadDim == 64;  // results have their own room, else that of q
+  static constexpr int kThreads = 128 * (kGroups + 1);              // the first warp group is the producer
+  static constexpr int kBlocks = kBlocksOfSm;                       // thread blocks per SM
+  static constexpr int kProducerRegs = kProducerRegisters, kConsumerRegs = kConsumerRegisters;
+  // Panels of q, k, v and of results (without their own room: 8 rows to spare), and 1 KiB for barriers and the like.
+  static constexpr int kSharedBytes = kPanels * 128 * (kTileQ + 2 * kStages * kTileKV + (kOwnOut ? kTileQ : 8)) + 1024;
+  static_assert(kBlocks * (kSharedBytes + 1024) <= 228 * 1024, "sm_90: 1 KiB of each thread block is reserved");
+  static_assert(kTileKV % 8 == 0 && kTileKV <= 256, "rows of a box of TMA, columns of a wgmma");
+  static_assert(kProducerRegs % 8 == 0 && kConsumerRegs % 8 == 0, "setmaxnreg");
+  static_assert(kBlocks * 128 * (kProducerRegs + kGroups * kConsumerRegs) <= 64 * 1024, "registers of an SM");
+};
+
+// kSoftcap: takes a softcap. kSmall: for short sequences, where two independent blocks on an SM hide each other's ends.
+enum class WgmmaKind { kPlain, kSoftcap, kSmall };
+
+// By head_dim. Measured: docs/kernels/prefill-wgmma.md.
+template <int kHeadDim, WgmmaKind kKind>
+struct PrefillWgmmaConfig;
+template <WgmmaKind kKind>
+struct PrefillWgmmaConfig<64, kKind> : PrefillWgmmaTile<64, 3, 112, 2, false, 32, 160> {};
+template <>
+struct PrefillWgmmaConfig<64, WgmmaKind::kSmall> : PrefillWgmmaTile<64, 1, 128, 2, true, 40, 216, 2> {};
+template <WgmmaKind kKind>
+struct PrefillWgmmaConfig<128, kKind> : PrefillWgmmaTile<128, 2, 128, 2, true, 40, 232> {};
+template <WgmmaKind kKind>
+struct PrefillWgmmaConfig<192, kKind> : PrefillWgmmaTile<192, 2, 96, 2, false, 40, 232> {};
+template <WgmmaKind kKind>
+struct PrefillWgmmaConfig<256, kKind> : PrefillWgmmaTile<256, 2, 64, 2, false, 40, 232> {};
+
+}  // namespace dlattn::cuda

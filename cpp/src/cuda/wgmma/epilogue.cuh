@@ -1,0 +1,144 @@
+// The end of an item of attention_prefill_wgmma: what a consumer warp group writes.
+#pragma once
+
+#include "cuda/attn/convert.cuh"
+#include "cuda/attn/partial.h"
+#include "cuda/attn/softmax.cuh"
+#include "cuda/ptx/special.cuh"
+#include "cuda/ptx/stmatrix.cuh"
+#include "cuda/ptx/tma.cuh"
+#include "cuda/ptx/warp_group.cuh"
+#include "cuda/wgmma/producer.cuh"
+#include "cuda/wgmma/storage.cuh"
+
+namespace dlattn::cuda {
+namespace prefill_wgmma {
+
+template <typename T, class Config>
+struct Epilogue {
+  static constexpr int kHeadDim = Config::kHeadDim, kPanels = Config::kPanels;
+
+  const AttentionProblem& p;
+  SharedStorage<T, Config>& smem;
+  const WorkItem& item;
+  const int group, warp, lane, num_rows;  // num_rows: of the group
+
+  __device__ __forceinline__ Epilogue(const AttentionProblem& problem, SharedStorage<T, Config>& storage,
+                                      const WorkItem& work, int index)
+      : p(problem),
+        smem(storage),
+        item(work),
+        group(index),
+        warp(ptx::thread_id() / 32 % 4),
+        lane(ptx::lane_id()),
+        num_rows(work.rows_of(index)) {}
+
+  // Row i of a thread, in the group.
+  __device__ __forceinline__ int row_of(int i) const { return warp * 16 + lane / 4 + 8 * i; }
+
+  // Writes lse. What the row's results are multiplied by; negative: they are 0.
+  __device__ __forceinline__ float finish_row(int i, float row_max, float row_sum) const {
+    if (p.lse == nullptr && p.sinks.data == nullptr) return row_sum == 0.0f ? -1.0f : 1.0f / row_sum;
+    const RowResult result(p.sinks, item.head, row_max, row_sum);
+    const int row = row_of(i);
+    if (p.lse != nullptr && lane % 4 == 0 && row < num_rows) p.lse[lse_at() + row] = result.lse;
+    return row_sum == 0.0f || result.sum == 0.0f ? -1.0f : result.factor / result.sum;
+  }
+
+  __device__ __forceinline__ void store_partial(const Partials& partials, const float (&acc)[kHeadDim / 2], int i,
+                                                float row_max, float row_sum) const {
+    const int row = row_of(i);
+    if (row >= num_rows) return;
+    const int64_t work = static_cast<int64_t>(item.slot) * p.num_heads + item.head;
+    const int64_t index = partials.index(work, item.part, group * 64 + row);
+    if (lane % 4 == 0) partials.row_max[index] = row_max, partials.row_sum[index] = row_sum;
+    float* to = partials.acc + index * partials.row_floats;
+#pragma unroll
+    for (int j = 0; j < kHeadDim / 8; ++j) {
+      const int column = 8 * j + 2 * (lane % 4);
+      if (column < partials.row_floats) {
+        *reinterpret_cast<float2*>(to + column) = make_float2(acc[4 * j + 2 * i], acc[4 * j + 2 * i + 1]);
+      }
+    }
+  }
+
+  // Through shared memory, from where the rows are copied by TMA, or by the threads if the copy would write rows of another
+  // sequence.
+  __device__ __forceinline__ void store_out(const TensorMaps& maps, const float (&acc)[kHeadDim / 2],
+                                            const float (&factor)[2]) const {
+    const bool is_first = ptx::thread_id() % 128 == 0;
+    if (is_first) {  // the group's copy before has read its rows; of the same item, even written
+      if (item.careful) {
+        ptx::bulk_wait<0>();
+      } else if (Config::kOwnOut) {
+        ptx::bulk_wait_read<0>();
+      }
+    }
+    ptx::named_barrier_sync<128>(1 + group);
+    auto& out = [this]() -> auto& {
+      if constexpr (Config::kOwnOut) {
+        return smem.out;
+      } else {
+        return smem.q;
+      }
+    }();
+    // Hidden values may be NaN.
+    const auto pair = [&](int x, int i) {
+      const float f = factor[i];
+      return f < 0.0f ? 0u : pack<T>(acc[x] * f, acc[x + 1] * f);
+    };
+    const int row = warp * 16 + lane % 16;
+#pragma unroll
+    for (int j = 0; j < kHeadDim / 16; ++j) {
+      const int chunk = (2 * (j % 4) + lane / 16) ^ (row & 7);
+      const uint32_t words[4] = {pair(8 * j, 0), pair(8 * j + 2, 1), pair(8 * j + 4, 0), pair(8 * j + 6, 1)};
+      ptx::stmatrix_x4(ptx::smem_address(out[j / 4][group * 64 + row]) + 16 * chunk, words);
+    }
+    ptx::fence_async_shared();
+    if (!p.ragged_q || num_rows >= 64) {
+      ptx::named_barrier_sync<128>(1 + group);
+      if (is_first && num_rows > 0) {
+#pragma unroll
+        for (int panel = 0; panel < kPanels; ++panel) {
+          if (panel * 64 >= p.head_dim_v) break;
+          ptx::tma_store_4d(&maps.out, ptx::smem_address(out[panel][group * 64]), panel * 64, item.q_row + group * 64,
+                            item.head, item.q_batch);
+        }
+        ptx::bulk_commit();
+      }
+    } else {
+      __syncwarp();
+      copy_rows(out);
+    }
+    if constexpr (!Config::kOwnOut) {  // q's place is free again
+      if (is_first) ptx::bulk_wait_read<0>();
+      ptx::named_barrier_sync<128>(1 + group);
+    }
+  }
+
+ private:
+  // Of the group's first row.
+  __device__ __forceinline__ int64_t lse_at() const {
+    return item.q_batch * p.lse_stride_batch + item.head * p.lse_stride_head + item.q_row + group * 64;
+  }
+
+  // A warp's rows, 4 at a time.
+  __device__ __forceinline__ void copy_rows(const T (&out)[kPanels][Config::kTileQ][64]) const {
+    T* to = static_cast<T*>(p.out) + item.q_batch * p.out_stride_batch + item.head * p.out_stride_head;
+    const int end = min(warp * 16 + 16, num_rows);
+#pragma unroll 1
+    for (int row = warp * 16 + lane / 8; row < end; row += 4) {
+      const int64_t at = static_cast<int64_t>(item.q_row + group * 64 + row) * p.out_stride_seq;
+#pragma unroll
+      for (int panel = 0; panel < kPanels; ++panel) {
+        const int column = panel * 64 + lane % 8 * 8;
+        if (column >= p.head_dim_v) continue;
+        *reinterpret_cast<uint4*>(to + at + column) =
+            reinterpret_cast<const uint4*>(out[panel][group * 64 + row])[lane % 8 ^ (row & 7)];
+      }
+    }
+  }
+};
+
+}  // namespace prefill_wgmma
+}  // namespace dlattn::cuda

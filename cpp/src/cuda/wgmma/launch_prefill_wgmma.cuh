@@ -1,0 +1,67 @@
+// The launch of attention_prefill_wgmma.
+#pragma once
+
+#include <numeric>
+
+#include "cuda/any/combine_splits.h"
+#include "cuda/launch.cuh"
+#include "cuda/launch_plan.h"
+#include "cuda/wgmma/attention_prefill_wgmma.cuh"
+#include "cuda/wgmma/launch_wgmma.h"
+#include "cuda/wgmma/tensor_map.h"
+
+namespace dlattn::cuda {
+
+// As if each query head had a kv head of its own, which is how parts of the keys are merged here.
+inline AttentionProblem by_query_heads(AttentionProblem p) {
+  p.num_kv_heads = p.num_heads;
+  p.heads_per_kv_head = 1;
+  p.heads_per_kv_head_div = FastDiv(1);
+  p.kv_heads_div = FastDiv(std::max<int64_t>(p.num_heads, 1));
+  return p;
+}
+
+template <DType kDType, class Config, bool kSoftcap>
+void launch_tiles_wgmma(const AttentionProblem& p, const KernelRow& row, const LaunchContext& context) {
+  using T = typename ElementOf<kDType>::Type;
+  static_assert(sizeof(prefill_wgmma::SharedStorage<T, Config>) <= Config::kSharedBytes);
+  constexpr auto* kKernel = prefill_wgmma::attention_prefill_wgmma<T, Config, kSoftcap>;
+  constexpr int kRows = Config::kTileQ, kKeys = Config::kTileKV;
+  const RowTiles tiles = row_tiles(row, p);
+  const int num_sms = std::max(context.caps.num_sms, 1);
+  const SplitPlan plan = split_plan(row, p, tiles, context.caps);
+  const WorkOrderWgmma order(p, tiles, num_sms);
+  const Partials partials(context.workspace, tiles.num_slots * p.num_heads, plan, kRows, p.head_dim_v);
+  auto* counter = order.dynamic ? static_cast<unsigned*>(context.workspace) : nullptr;
+  prefill_wgmma::WorkList list(p, tiles, plan, order.pairs, counter);
+  list.capped = p.softcap > 0.0f;
+  list.cap_scale = list.capped ? 2.0f * kLog2E * p.scale / p.softcap : 0.0f;
+  list.scale_log2 = (list.capped ? p.softcap : p.scale) * kLog2E;
+
+  prefill_wgmma::KeyBoxes boxes;
+  boxes.box_rows = kKeys;
+  if (p.paged) {
+    boxes.rows_of_page = static_cast<int>(p.page_size.divisor);
+    boxes.page_size = NarrowDiv(boxes.rows_of_page);
+    boxes.box_rows = std::gcd(boxes.rows_of_page, kKeys);
+  }
+  const prefill_wgmma::TensorMaps maps = {tensor_map(p.dtype, p.q, p.head_dim, q_axes(p), kRows),
+                                          tensor_map(p.dtype, p.k, p.head_dim, k_axes(p), boxes.box_rows),
+                                          tensor_map(p.dtype, p.v, p.head_dim_v, v_axes(p), boxes.box_rows),
+                                          tensor_map(p.dtype, p.out, p.head_dim_v, out_axes(p), 64)};
+  allow_shared<kKernel>(context.device, Config::kSharedBytes);
+  if (counter != nullptr) check(cudaMemsetAsync(counter, 0, sizeof(*counter), context.stream), "cudaMemsetAsync");
+  launch_chained(kKernel, "launch of attention_prefill_wgmma",
+                 grid_of(std::min(list.num_items, num_sms * Config::kBlocks)), Config::kThreads, Config::kSharedBytes,
+                 context.stream, p, list, partials, boxes, maps);
+  if (plan.max_splits > 1) {
+    chain_combine_splits(by_query_heads(p), tiles, plan, partials, context.device, context.stream);
+  }
+}
+
+template <DType kDType, int kHeadDim, WgmmaKind kKind>
+void launch_prefill_wgmma(const AttentionProblem& problem, const KernelRow& row, const LaunchContext& context) {
+  launch_tiles_wgmma<kDType, PrefillWgmmaConfig<kHeadDim, kKind>, kKind == WgmmaKind::kSoftcap>(problem, row, context);
+}
+
+}  // namespace dlattn::cuda
