@@ -1,4 +1,5 @@
 // What TMA can express, and what a tensor map is made of. No GPU needed.
+#include <cuda_runtime_api.h>
 #include <gtest/gtest.h>
 
 #include <string>
@@ -145,6 +146,7 @@ TEST(TensorMapTest, RefusesWhatDoesNotFit) {
 
 // Where there is a driver, it makes the map of any memory; else the error names what is missing.
 TEST(TensorMapTest, IsMadeByTheDriver) {
+  if (cudaFree(nullptr) != cudaSuccess) cudaGetLastError();  // a context, which the driver asks for
   for (const TensorMapAxes& axes : {kFits, TensorMapAxes{{1, -3}, {1, 5}, {1, 0}}}) {
     for (int box_rows : {8, 64, 128, 256}) {
       const std::string error = cuda_error(DType::kBFloat16, kMemory, axes, box_rows);
