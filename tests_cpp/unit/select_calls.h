@@ -2,6 +2,7 @@
 #pragma once
 
 #include <optional>
+#include <vector>
 
 #include "cuda/kernel_table.h"
 #include "cuda/select.h"
@@ -24,6 +25,14 @@ inline AttentionParams dense(DType dtype, int64_t batch, int64_t seqlen_q, int64
 
 // An H200's.
 inline DeviceCaps h200() { return caps_of(90, 132, 227 * 1024); }
+
+inline std::vector<KernelRow> rows_of(Family family) {
+  std::vector<KernelRow> rows;
+  for (const KernelRow& row : kernel_table()) {
+    if (row.family == family) rows.push_back(row);
+  }
+  return rows;
+}
 
 // The row that the call gets; its name is empty if there is none.
 inline KernelRow chosen(const AttentionProblem& problem, const DeviceCaps& caps,

@@ -24,13 +24,7 @@ class SelectMmaTest : public ::testing::Test {
     if (!family_runs_on(Family::kMma, h200())) GTEST_SKIP() << "this build has no mma code for compute capability 9.0";
   }
 
-  static std::vector<KernelRow> rows() {
-    std::vector<KernelRow> rows;
-    for (const KernelRow& row : kernel_table()) {
-      if (row.family == Family::kMma) rows.push_back(row);
-    }
-    return rows;
-  }
+  static std::vector<KernelRow> rows() { return rows_of(Family::kMma); }
   // What explain() says of a call under DLATTN_KERNEL=mma that no row takes.
   static std::string refusal(const AttentionProblem& problem, const DeviceCaps& caps = h200()) {
     const Selection selection = select_attention(kernel_table(), problem, caps, Family::kMma);

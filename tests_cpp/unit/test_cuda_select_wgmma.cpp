@@ -61,13 +61,7 @@ class SelectWgmmaTest : public ::testing::Test {
     if (!family_runs_on(Family::kWgmma, h200())) GTEST_SKIP() << "this build has no wgmma code";
   }
 
-  static std::vector<KernelRow> rows() {
-    std::vector<KernelRow> rows;
-    for (const KernelRow& row : kernel_table()) {
-      if (row.family == Family::kWgmma) rows.push_back(row);
-    }
-    return rows;
-  }
+  static std::vector<KernelRow> rows() { return rows_of(Family::kWgmma); }
 
   // Whether a wgmma row takes the call.
   static bool takes(const AttentionProblem& problem) {
