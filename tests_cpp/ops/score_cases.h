@@ -1,8 +1,8 @@
 // Dense problems whose scores are given a course along the keys, for kernels that keep no running maximum:
 // attention_prefill_mma exponentiates relative to what a row saw first, moves that when a tile's sums exceed 2^8, and
-// begins again if they exceed what float16 holds (2^15, about e^10) before they could be moved. attention_prefill_wgmma does
-// so from the last keys to the first, and begins again if an exponential is infinite (from 2^128, about e^89, on) or what it
-// subtracts is large (2^10, a score of 710).
+// begins again if they exceed what float16 holds (2^15, about e^10) before they could be moved. attention_prefill_wgmma goes
+// from the last keys to the first, begins with no reference at all, moves it up and down by powers of two, and begins again
+// if an exponential is infinite (from 2^128, about e^89, on) or all of a row's are less than 2^-100 (e^-69).
 #pragma once
 
 #include <algorithm>
@@ -27,6 +27,7 @@ enum class Course {
   kFirstKey,       // `height` at the first key
   kFirstKeyOfRow,  // kFirstKey, for one row only
   kStepsBack,      // a spike every 128 keys, each `height` above the one behind it
+  kEqual,          // `height` at all keys
 };
 
 struct ScoreCase {
@@ -38,7 +39,8 @@ struct ScoreCase {
 
 inline std::ostream& operator<<(std::ostream& os, const ScoreCase& c) {
   const char* courses[] = {"growth", "fall",    "spike",     "last key",           "spike of a row",
-                           "steps",  "plateau", "first key", "first key of a row", "steps back"};
+                           "steps",  "plateau", "first key", "first key of a row", "steps back",
+                           "equal"};
   return os << courses[static_cast<int>(c.course)] << " " << c.height << (c.late ? " seen late " : " ") << c.call;
 }
 
@@ -66,6 +68,8 @@ inline double course_at(const ScoreCase& c, int64_t j) {
       return j == 0 ? c.height : 0.0;
     case Course::kStepsBack:
       return j % 128 == 70 ? c.height * static_cast<double>((n - 1) / 128 - j / 128 + 1) : 0.0;
+    case Course::kEqual:
+      return c.height;
   }
   return 0.0;
 }
@@ -221,7 +225,13 @@ inline std::vector<ScoreCase> score_cases() {
     for (double height : {6.0, 30.0, 85.0, 92.0, 200.0}) add(tall, Course::kFirstKey, height);
     for (double height : {25.0, 80.0}) add(tall, Course::kStepsBack, height);
     add(tall, Course::kFirstKeyOfRow, 200.0);
-    add(tall, Course::kLastKey, 800.0);  // too large a reference
+    add(tall, Course::kLastKey, 800.0);
+    for (const AttentionCase& call :
+         {tall, split}) {  // 2^-29, 2^-87, and from 2^-98 on past the least sum and what float32 holds
+      for (double height : {-20.0, -60.0, -68.0, -70.0, -80.0, -86.0, -90.0, -400.0}) add(call, Course::kEqual, height);
+      for (double height : {-20.0, -65.0, -86.0, -400.0}) add(call, Course::kPlateau, height);
+      for (double height : {-60.0, -90.0, -400.0}) add(call, Course::kGrowth, height);
+    }
     add(split, Course::kFirstKey, 200.0);
     AttentionCase narrow = tall;  // only the first 8 queries see the spike
     narrow.is_causal = true, narrow.window_left = 270, narrow.sinks = true;
@@ -234,7 +244,7 @@ inline std::vector<ScoreCase> score_cases() {
 inline std::vector<ScoreCase> many_items_score_cases() {
   std::vector<ScoreCase> cases;
   AttentionCase call;
-  call.batch_size = 3, call.num_heads = 16, call.num_kv_heads = 4, call.seqlen_q = 385, call.seqlen_k = 400;
+  call.batch_size = 4, call.num_heads = 16, call.num_kv_heads = 4, call.seqlen_q = 385, call.seqlen_k = 400;
   call.head_dim = call.head_dim_v = 64;
   for (bool is_causal : {false, true}) {
     call.is_causal = is_causal, call.dtype = is_causal ? DType::kBFloat16 : DType::kFloat16;

@@ -14,7 +14,7 @@ namespace {
 
 constexpr int kRows = 128;
 constexpr int kTileRows[] = {64, 128, 192};
-constexpr int kKeyTiles[] = {64, 96, 112, 128};
+constexpr int kKeyTiles[] = {64, 80, 96, 112, 128};
 
 AttentionProblem problem_of(int64_t batch, int64_t num_heads, int64_t heads_per_kv_head, int64_t len_q,
                             int64_t len_k = 1000, bool ragged = false) {
@@ -87,37 +87,6 @@ TEST(WorkListTest, EveryItemOnce) {
       }
     }
   }
-}
-
-// Each block takes its items round by round; together they take all.
-TEST(WorkListTest, AFixedOrderReachesEveryIndexOnce) {
-  for (int num_blocks : {1, 2, 3, 7, 64, 132, 264}) {
-    for (int num_items : {1, 2, 7, 131, 132, 133, 263, 264, 265, 1000, 5000}) {
-      if (num_items < num_blocks) continue;  // the launch has no more blocks than items
-      std::vector<int> seen(static_cast<size_t>(num_items), 0);
-      for (int block = 0; block < num_blocks; ++block) {
-        for (int round = 0; round * num_blocks < num_items; ++round) {
-          const int index = WorkList::index_of(round, num_blocks, block);
-          ASSERT_GE(index, 0);
-          if (index < num_items) ++seen[static_cast<size_t>(index)];
-        }
-      }
-      ASSERT_TRUE(std::all_of(seen.begin(), seen.end(), [](int count) { return count == 1; }))
-          << num_items << " items, " << num_blocks << " blocks";
-    }
-  }
-}
-
-// Forth and back: of items that get ever shorter, no block gets much more than another.
-TEST(WorkListTest, AFixedOrderIsEven) {
-  constexpr int kBlocks = 132, kRounds = 6, kItems = kBlocks * kRounds;
-  std::vector<int> sums(kBlocks, 0);
-  for (int round = 0; round < kRounds; ++round) {
-    for (int block = 0; block < kBlocks; ++block) {
-      sums[static_cast<size_t>(block)] += kItems - WorkList::index_of(round, kBlocks, block);
-    }
-  }
-  EXPECT_EQ(*std::min_element(sums.begin(), sums.end()), *std::max_element(sums.begin(), sums.end()));
 }
 
 // Calls that are cut, and neighbours that are not.
@@ -243,32 +212,23 @@ TEST(SplitPlanWgmmaTest, OnAnH200) {
   EXPECT_EQ(parts(33, 129, 5000, 64, 128), 1);
 }
 
-// By a counter only where blocks take several items each, some of which are longer.
-TEST(WorkOrderWgmmaTest, DynamicWhereItemsTakeDifferentTime) {
-  constexpr int kSms = 132;
-  const auto dynamic = [](AttentionProblem p, bool causal, bool paged = false) {
-    p.paged = paged;
-    if (causal) p.window_right = 0;
-    return WorkOrderWgmma(p, tiles_of(p), kSms).dynamic;
+// By a counter where thread blocks take several items each.
+TEST(WorkOrderWgmmaTest, CountedWhereItemsAreMoreThanBlocks) {
+  const auto counted = [](const AttentionProblem& p, int rows, int blocks) {
+    return WorkOrderWgmma(p, tiles_of(p, rows), blocks).counted;
   };
-  const AttentionProblem one_wave = problem_of(1, 132, 4, 128), more = problem_of(1, 133, 1, 128);
-  EXPECT_FALSE(dynamic(one_wave, true));
-  EXPECT_FALSE(dynamic(one_wave, false));
-  EXPECT_FALSE(dynamic(one_wave, false, true));
-  EXPECT_TRUE(dynamic(more, true));
-  EXPECT_FALSE(dynamic(more, false));
-  EXPECT_TRUE(dynamic(more, false, true));
-  EXPECT_TRUE(dynamic(problem_of(3, 64, 8, 100, 500, true), false));  // 5 slots
-  EXPECT_FALSE(dynamic(problem_of(3, 16, 8, 100, 500, true), false));
-  for (int AttentionProblem::* dim : {&AttentionProblem::head_dim, &AttentionProblem::head_dim_v}) {
-    for (int size : {128, 136, 256}) {
-      for (int64_t len_k : {8192, 8193}) {
-        AttentionProblem p = problem_of(1, 133, 1, 128, len_k);
-        p.*dim = size;
-        EXPECT_EQ(dynamic(p, true), size == 128 || len_k > 8192) << size << ", " << len_k << " keys";
-      }
-    }
+  for (bool causal : {false, true}) {
+    AttentionProblem p = problem_of(2, 66, 1, 128);
+    if (causal) p.window_right = 0;
+    EXPECT_FALSE(counted(p, 128, 132));
+    EXPECT_TRUE(counted(p, 128, 131));
+    EXPECT_TRUE(counted(p, 64, 132)) << "264 tiles";
+    EXPECT_FALSE(counted(p, 64, 264));
+    p.max_len_q += 1;
+    EXPECT_TRUE(counted(p, 128, 132));
   }
+  EXPECT_TRUE(counted(problem_of(3, 27, 1, 100, 500, true), 128, 132)) << "135 items: 5 slots of each head";
+  EXPECT_FALSE(counted(problem_of(3, 26, 1, 100, 500, true), 128, 132));
 }
 
 // The heads of a group read the same keys: they are never torn apart.
@@ -317,14 +277,6 @@ TEST(WorkListTest, AlmostTwoToThe30Items) {
       for (int64_t i = 0; i < 300; ++i) {
         expect_place(i % items), expect_place(items - 1 - i % items), expect_place(i * 7654321 % items);
         if (HasFatalFailure()) return;
-      }
-      constexpr int kBlocks = 132;
-      const int rounds = static_cast<int>((items + kBlocks - 1) / kBlocks);
-      for (int round : {rounds - 1, rounds}) {  // the scheduler asks for one round more
-        for (int block : {0, 1, 131}) {
-          const int64_t index = int64_t{round} * kBlocks + (round % 2 == 0 ? block : kBlocks - 1 - block);
-          ASSERT_EQ(WorkList::index_of(round, kBlocks, block), index);
-        }
       }
     }
   }

@@ -98,7 +98,7 @@ size_t workspace_size(const KernelRow& row, const AttentionProblem& p, const Dev
   const bool wgmma = row.family == Family::kWgmma;
   const int64_t heads = wgmma ? p.num_heads : p.num_kv_heads;
   const auto bytes = static_cast<size_t>(Partials::bytes(tiles.num_slots * heads, plan, row.tile_rows, p.head_dim_v));
-  const bool counts = wgmma && WorkOrderWgmma(p, tiles, std::max(caps.num_sms, 1)).dynamic;
+  const bool counts = wgmma && WorkOrderWgmma(p, tiles, std::max(caps.num_sms, 1) * row.blocks_per_sm).counted;
   return counts ? std::max(bytes, WorkOrderWgmma::kCounterBytes) : bytes;
 }
 

@@ -215,6 +215,7 @@ double estimate_us(const KernelRow& row, const AttentionProblem& p, const Device
   constexpr double kFmaPerUs = 128 * 1900.0;      // of an SM
   constexpr double kBytesPerUs = 33e3;            // of an SM, when all read and
   constexpr double kBytesInFlight = 64 * 1024.0;  // so many bytes are on their way to it
+  constexpr double kUsOfEnds = 3.0;               // of an item, beside its products, however many blocks an SM has
   const double rows = std::ceil(mean_queries(p) * static_cast<double>(p.heads_per_kv_head)), keys = mean_keys(p);
   const double items = std::max(1.0, std::ceil(rows / row.tile_rows)) * static_cast<double>(p.batch_size) *
                        static_cast<double>(p.num_kv_heads);
@@ -228,9 +229,9 @@ double estimate_us(const KernelRow& row, const AttentionProblem& p, const Device
                          row.max_head_dim * size_of(p.dtype);
     const auto parts = static_cast<double>(split_plan(row, p, row_tiles(row, p), caps).max_splits);
     const double blocks = row.blocks_per_sm, merge = parts > 1 ? 4.0 : 0.0;
-    const double waves = std::ceil(tiles * parts / (sms * blocks)), us_of_ends = 1.0 + 2.0 / blocks;
+    const double waves = std::ceil(tiles * parts / (sms * blocks));
     return 4.0 + merge +
-           std::max(waves * (us_of_ends + blocks * us_of_tile / parts), bytes / (kBytesPerUs * kReads * sms));
+           std::max(waves * (kUsOfEnds + blocks * us_of_tile / parts), bytes / (kBytesPerUs * kReads * sms));
   }
   const double in_flight = std::min(1.0, static_cast<double>(row.blocks_per_sm) * row.bytes_in_flight / kBytesInFlight);
   if (row.phase == Phase::kPrefill) {
@@ -239,7 +240,7 @@ double estimate_us(const KernelRow& row, const AttentionProblem& p, const Device
     if (!splits_keys(row, p)) {
       // A tensor-core block is no faster alone on its SM: the SM's rate is that of all that it holds.
       const double at_least = row.family == Family::kMma ? row.blocks_per_sm : 1;
-      return 4.0 + std::max(std::ceil(items / sms), at_least) * us_of_item;
+      return 4.0 + std::max(std::ceil(items / sms), at_least) * (kUsOfEnds + us_of_item);
     }
     const double bytes = items * keys * 2 * row.max_head_dim * size_of(p.dtype);
     return 6.0 + std::max(items * us_of_item, bytes / (kBytesPerUs * in_flight)) / sms;
@@ -258,7 +259,7 @@ int select_row(const std::vector<KernelRow>& table, const AttentionProblem& prob
     const KernelRow& row = table[i];
     if ((forced && row.family != *forced) || lack_of(row, problem, caps) != Lack::kNothing) continue;
     const double us = estimate_us(row, problem, caps);
-    if (best >= 0 && us >= best_us) continue;
+    if (best >= 0 && us > best_us) continue;  // of equals the last one: tensor cores
     best = static_cast<int>(i);
     best_us = us;
   }

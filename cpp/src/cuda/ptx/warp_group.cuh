@@ -22,10 +22,4 @@ __device__ __forceinline__ void named_barrier_sync(int id) {
   asm volatile("barrier.cta.sync.aligned %0, %1;" ::"r"(id), "n"(kThreads) : "memory");
 }
 
-// The part in such a barrier of threads that do not wait. PTX ISA, as above; any SM.
-template <int kThreads>
-__device__ __forceinline__ void named_barrier_arrive(int id) {
-  asm volatile("bar.arrive %0, %1;" ::"r"(id), "n"(kThreads) : "memory");
-}
-
 }  // namespace dlattn::cuda::ptx

@@ -8,7 +8,7 @@
 //   smem      q, kStages tiles of k and of v, results: panels of 64 columns, swizzled as TMA and wgmma do (storage.cuh)
 //   sync      mbarriers: full (copies have arrived) and empty (no longer read) of each stage; the same for items
 //             The grid may begin while the one before it ends, and so may the one after it (ptx/grid_dependency.cuh)
-//   overlap   the scores of the next tile and the products of the one before are computed during the exponentials
+//   overlap   the products of the tile before are computed during the exponentials; the next scores are asked for ahead of them
 //   softmax   relative to a reference of each row, which stays where it is while all exponentials are small: tiles that all rows
 //             see need no maximum. The first tile and those with hidden keys move it to their largest score; large
 //             exponentials move it by a power of 2. If some were infinite, or the reference too large to be exact, the item
@@ -58,7 +58,7 @@ __global__ __launch_bounds__(Config::kThreads, Config::kBlocks) void attention_p
     ptx::setmaxnreg_inc<Config::kConsumerRegs>();
     Consumer<T, Config, kSoftcap> consumer(problem, list, smem);
     consumer.run(maps, partials);
-    if (threadIdx.x % 128 == 0) ptx::bulk_wait<0>();
+    if (threadIdx.x % 32 == 0) ptx::bulk_wait<0>();
   }
 }
 

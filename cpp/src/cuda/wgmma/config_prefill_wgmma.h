@@ -12,28 +12,33 @@ struct PrefillWgmmaTile {
   static constexpr int kStages = kNumStages;            // tiles of k and of v in shared memory
   static constexpr int kPanels = (kHeadDim + 63) / 64;  // of 64 columns: 128 bytes of each row
   static constexpr bool kQInRegisters = kKeepQ;
-  static constexpr bool kOwnOut = kQInRegisters || kHeadDim == 64;  // results have their own room, else that of q
-  static constexpr int kThreads = 128 * (kGroups + 1);              // the first warp group is the producer
-  static constexpr int kBlocks = kBlocksOfSm;                       // thread blocks per SM
+  static constexpr int kOutPanels = kPanels < 2 ? kPanels : 2;  // of results, at a time
+  static constexpr int kThreads = 128 * (kGroups + 1);          // the first warp group is the producer
+  static constexpr int kBlocks = kBlocksOfSm;                   // thread blocks per SM
   static constexpr int kProducerRegs = kProducerRegisters, kConsumerRegs = kConsumerRegisters;
-  // Panels of q, k, v and of results (without their own room: 8 rows to spare), and 1 KiB for barriers and the like.
-  static constexpr int kSharedBytes = kPanels * 128 * (kTileQ + 2 * kStages * kTileKV + (kOwnOut ? kTileQ : 8)) + 1024;
+  // Panels of q, k, v and of results, and 1 KiB for barriers and the like.
+  static constexpr int kSharedBytes = 128 * (kPanels * (kTileQ + 2 * kStages * kTileKV) + kOutPanels * kTileQ) + 1024;
   static_assert(kBlocks * (kSharedBytes + 1024) <= 228 * 1024, "sm_90: 1 KiB of each thread block is reserved");
   static_assert(kTileKV % 8 == 0 && kTileKV <= 256, "rows of a box of TMA, columns of a wgmma");
   static_assert(kProducerRegs % 8 == 0 && kConsumerRegs % 8 == 0, "setmaxnreg");
-  static_assert(kBlocks * 128 * (kProducerRegs + kGroups * kConsumerRegs) <= 64 * 1024, "registers of an SM");
+  // setmaxnreg moves registers that the block was started with: the same number for each thread, a multiple of 8.
+  static constexpr int kStartRegs = 64 * 1024 / (kBlocks * kThreads) / 8 * 8;
+  static_assert(kProducerRegs + kGroups * kConsumerRegs <= (kGroups + 1) * (kStartRegs < 255 ? kStartRegs : 255),
+                "else the increase waits for ever");
 };
 
-// kSoftcap: takes a softcap. kSmall: for short sequences, where two independent blocks on an SM hide each other's ends.
+// kSoftcap: takes a softcap. kSmall: for short sequences, where independent blocks on an SM hide each other's ends.
 enum class WgmmaKind { kPlain, kSoftcap, kSmall };
 
 // By head_dim. Measured: docs/kernels/prefill-wgmma.md.
 template <int kHeadDim, WgmmaKind kKind>
 struct PrefillWgmmaConfig;
-template <WgmmaKind kKind>
-struct PrefillWgmmaConfig<64, kKind> : PrefillWgmmaTile<64, 3, 112, 2, false, 32, 160> {};
 template <>
-struct PrefillWgmmaConfig<64, WgmmaKind::kSmall> : PrefillWgmmaTile<64, 1, 128, 2, true, 40, 216, 2> {};
+struct PrefillWgmmaConfig<64, WgmmaKind::kPlain> : PrefillWgmmaTile<64, 3, 128, 4, false, 32, 160> {};
+template <>
+struct PrefillWgmmaConfig<64, WgmmaKind::kSoftcap> : PrefillWgmmaTile<64, 3, 112, 2, false, 32, 160> {};
+template <>
+struct PrefillWgmmaConfig<64, WgmmaKind::kSmall> : PrefillWgmmaTile<64, 1, 80, 2, false, 32, 128, 3> {};
 template <WgmmaKind kKind>
 struct PrefillWgmmaConfig<128, kKind> : PrefillWgmmaTile<128, 2, 128, 2, true, 40, 232> {};
 template <WgmmaKind kKind>

@@ -12,21 +12,15 @@
 namespace dlattn::cuda {
 namespace prefill_wgmma {
 
-// Which tiles of keys a group walks over, from the last to the first: those with keys that some of its rows sees. Of them
-// those from whole_begin up to whole_end are seen by all rows, and so is some key from whole_end on.
-struct TileWalk {
-  int first, last, whole_begin, whole_end;
-};
-
 template <typename T, class Config, bool kSoftcap>
 struct Consumer {
   using Storage = SharedStorage<T, Config>;
   static constexpr int kHeadDim = Config::kHeadDim, kKeys = Config::kTileKV, kPanels = Config::kPanels;
   static constexpr int kSteps = kHeadDim / 16;
-  static constexpr bool kQInRegisters = Config::kQInRegisters, kOwnOut = Config::kOwnOut;
-  // Of a row's exponentials in a thread and tile: from when on the reference moves.
-  static constexpr float kLargeSum = 256.0f;
-  static constexpr float kLargestReference = 1024.0f;  // beyond, its rounding would show
+  static constexpr bool kQInRegisters = Config::kQInRegisters;
+  // The reference of a row moves when a thread's exponentials of a tile have a larger sum, or all so far a smaller one. They may be
+  // inexact where all of the row's are less than the last.
+  static constexpr float kLargeSum = 256.0f, kSmallSum = 0x1p-4f, kLeastSum = 0x1p-100f;
   static_assert(kHeadDim % 16 == 0 && kKeys % 16 == 0);
 
   const AttentionProblem& p;
@@ -37,7 +31,7 @@ struct Consumer {
   uint32_t weights[kKeys / 16][4];
   uint32_t q[kQInRegisters ? kSteps : 1][4];
   float reference[2], row_sum[2];  // of rows lane / 4 and 8 more of the warp; exponents of 2, if careful scores
-  Ring<Config::kStages> k, v;
+  Ring<Config::kStages> v;         // of k one further, while a tile's products are outstanding
 
   __device__ __forceinline__ Consumer(const AttentionProblem& problem, const WorkList& work, Storage& storage)
       : p(problem), list(work), smem(storage) {
@@ -51,14 +45,12 @@ struct Consumer {
       wait(smem.item_full[items.place()], items.parity());
       const WorkItem& item = smem.items[items.place()];
       if (item.kind == WorkItem::kExit) return;
-      const bool is_item = item.kind == WorkItem::kItem;
-      if (is_item) {
+      if (item.kind == WorkItem::kItem) {
         attend(item);
         store(item, maps, partials);
       }
       __syncwarp();
-      if (is_item && !kOwnOut) release(smem.q_empty);
-      release(smem.item_empty[items.place()]);
+      arrive(smem.item_empty[items.place()]);
     }
   }
 
@@ -80,26 +72,8 @@ struct Consumer {
   __device__ __forceinline__ bool has_row(const WorkItem& item, int i) const {
     return warp_row() + lane() / 4 + 8 * i < item.num_rows;
   }
-  // Keys that a row sees: from low up to high.
-  __device__ __forceinline__ int low_of(const WorkItem& item, int row) const {
-    return max(item.first_query + row + item.offset - list.window_left, item.begin);
-  }
-  __device__ __forceinline__ int high_of(const WorkItem& item, int row) const {
-    return min(item.first_query + row + item.offset + list.window_right + 1, item.end);
-  }
-
-  __device__ __forceinline__ TileWalk walk_of(const WorkItem& item) const {
-    // Both bounds grow with the row. A group without rows takes one tile, as if it had the last one.
-    const int first = min(group() * 64, item.num_rows - 1), last = min(first + 63, item.num_rows - 1);
-    const int low = low_of(item, first), high = high_of(item, last);
-    TileWalk walk;
-    walk.first = min(max(low / kKeys, item.first_tile), item.last_tile);
-    walk.last = min(max((high - 1) / kKeys, walk.first), item.last_tile);
-    if (item.rows_of(group()) <= 0) walk.last = walk.first;
-    walk.whole_begin = item.careful ? kFar : (low_of(item, last) + kKeys - 1) / kKeys;
-    walk.whole_end = item.careful ? 0 : (high_of(item, first) - 1) / kKeys;
-    return walk;
-  }
+  __device__ __forceinline__ int low_of(const WorkItem& item, int row) const { return item.low_of(list, row); }
+  __device__ __forceinline__ int high_of(const WorkItem& item, int row) const { return item.high_of(list, row); }
 
   __device__ __forceinline__ void load_q() {
     if constexpr (kQInRegisters) {
@@ -114,7 +88,7 @@ struct Consumer {
     }
   }
 
-  __device__ __forceinline__ void issue_scores() {
+  __device__ __forceinline__ void issue_scores(const Ring<Config::kStages>& k) {
     const uint64_t keys = ptx::wgmma_descriptor(ptx::smem_address(smem.k[k.place()]), 0);
     const uint32_t queries_at = __shfl_sync(0xffffffffu, ptx::thread_id() / 128 - 1, 0) * 64 * 128;
     const uint64_t queries = ptx::wgmma_descriptor(ptx::smem_address(smem.q) + queries_at, 0);
@@ -129,21 +103,21 @@ struct Consumer {
     }
     ptx::wgmma_commit();
   }
-  __device__ __forceinline__ void issue_values(int accumulate) {
+  __device__ __forceinline__ void issue_values() {
     const uint64_t values = ptx::wgmma_descriptor(ptx::smem_address(smem.v[v.place()]), kKeys * 128);
 #pragma unroll
     for (int step = 0; step < kKeys / 16; ++step) {
-      ptx::Wgmma<T, kHeadDim, true>::rs(acc, weights[step], values + step * 128, accumulate | (step > 0));
+      ptx::Wgmma<T, kHeadDim, true>::rs(acc, weights[step], values + step * 128, 1);
     }
     ptx::wgmma_commit();
   }
   // Tiles that this group does not see. Of k and v in turn: the loader waits for both.
   __device__ __forceinline__ void skip(int count) {
 #pragma unroll 1
-    for (; count > 0; --count, k.next(), v.next()) {
+    for (; count > 0; --count, v.next()) {
       __syncwarp();
-      wait(smem.k_full[k.place()], k.parity());
-      release(smem.k_empty[k.place()]);
+      wait(smem.k_full[v.place()], v.parity());
+      release(smem.k_empty[v.place()]);
       wait(smem.v_full[v.place()], v.parity());
       release(smem.v_empty[v.place()]);
     }
@@ -182,9 +156,9 @@ struct Consumer {
     }
   }
 
-  // Moves the references to the largest scores. factor: what sums and results so far are multiplied by.
-  __device__ __forceinline__ void move_references(const WorkItem& item, float (&factor)[2]) {
-    const bool careful = item.careful;
+  // Careful items: moves the references to the largest scores, which become relative to them. factor: what sums and results
+  // so far are multiplied by.
+  __device__ __forceinline__ void move_references(float (&factor)[2]) {
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       float largest = -INFINITY;
@@ -193,24 +167,22 @@ struct Consumer {
         largest = fmaxf(largest, fmaxf(scores[4 * j + 2 * i], scores[4 * j + 2 * i + 1]));
       largest = fmaxf(largest, __shfl_xor_sync(0xffffffffu, largest, 1));
       largest = fmaxf(largest, __shfl_xor_sync(0xffffffffu, largest, 2));
-      const float moved = fmaxf(reference[i], careful ? largest : largest * scale_log2);
+      const float moved = fmaxf(reference[i], largest);
       const float difference = reference[i] - moved;
-      factor[i] = moved == reference[i] ? 1.0f : ptx::ex2_approx_ftz(careful ? difference * scale_log2 : difference);
+      factor[i] = moved == reference[i] ? 1.0f : ptx::ex2_approx_ftz(difference * scale_log2);
       reference[i] = moved;
-      if (!careful && largest != -INFINITY && !(fabsf(moved) <= kLargestReference) && has_row(item, i)) fail(item);
-      if (careful && moved != -INFINITY) {
+      if (moved != -INFINITY) {
 #pragma unroll
         for (int j = 0; j < kKeys / 8; ++j) scores[4 * j + 2 * i] -= moved, scores[4 * j + 2 * i + 1] -= moved;
       }
     }
   }
 
-  // Scores become exponentials. A row that has seen no finite score yet makes infinite ones in a tile that is not masked:
-  // the item fails.
-  __device__ __forceinline__ void exponentiate(bool masked, bool careful, float (&sums)[2]) {
+  // Scores become exponentials. relative: the scores are, to the references.
+  __device__ __forceinline__ void exponentiate(bool relative, float (&sums)[2]) {
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-      const float subtract = masked && (careful || reference[i] == -INFINITY) ? 0.0f : reference[i];
+      const float subtract = relative ? 0.0f : reference[i];
       float even = 0.0f, odd = 0.0f;
 #pragma unroll
       for (int j = 0; j < kKeys / 8; ++j) {
@@ -225,17 +197,30 @@ struct Consumer {
 
   __device__ __forceinline__ void fail(const WorkItem& item) const { smem.failed[&item - smem.items] = 1; }
 
-  // Large exponentials: the references move by powers of two. Infinite ones, or NaNs, are beyond that.
-  __device__ __forceinline__ void keep_small(const WorkItem& item, float (&sums)[2], float (&factor)[2]) {
+  // Whether a row's exponentials, or their sum, are no longer near 1; or infinite, or NaN.
+  __device__ __forceinline__ bool out_of_range(const float (&sums)[2]) const {
+    const bool fits = sums[0] <= kLargeSum && sums[1] <= kLargeSum && sums[0] + row_sum[0] >= kSmallSum &&
+                      sums[1] + row_sum[1] >= kSmallSum;
+    return __any_sync(0xffffffffu, !fits);
+  }
+  __device__ __forceinline__ static float quad_sum(float x) {
+    x += __shfl_xor_sync(0xffffffffu, x, 1);
+    return x + __shfl_xor_sync(0xffffffffu, x, 2);
+  }
+  // Then the references move, by powers of two: nothing is rounded. Infinite exponentials are beyond that.
+  __device__ __forceinline__ void keep_in_range(const WorkItem& item, float (&sums)[2], float (&factor)[2]) {
+    if (item.careful) return;
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-      if (!(sums[i] < INFINITY) && !item.careful && has_row(item, i)) fail(item);
-      float sum = sums[i];  // the quad moves together
-      sum = fmaxf(sum, __shfl_xor_sync(0xffffffffu, sum, 1));
-      sum = fmaxf(sum, __shfl_xor_sync(0xffffffffu, sum, 2));
-      const float by = !item.careful && sum > 1.0f && sum < INFINITY ? static_cast<float>(ilogbf(sum)) : 0.0f;
+      const float sum = quad_sum(sums[i]), before = quad_sum(row_sum[i]);
+      if (!(sum < INFINITY) && has_row(item, i)) fail(item);
+      const float near_one = sum > 1.0f ? sum : sum + before < 4 * kSmallSum ? sum + before : 1.0f;
+      // At most as far as the power of two is a normal number.
+      const int exponent = near_one >= kLeastSum && near_one < INFINITY ? min(ilogbf(near_one), 126) : 0;
+      const auto by = static_cast<float>(exponent);
       const float moved = ptx::ex2_approx_ftz(-by);
-      reference[i] += by, factor[i] *= moved, sums[i] *= moved;
+      reference[i] += by, factor[i] *= moved;
+      sums[i] = 0.25f * sum * moved, row_sum[i] = 0.25f * before;  // each thread has its share, and so none too little
 #pragma unroll
       for (int j = 0; j < kKeys / 8; ++j) scores[4 * j + 2 * i] *= moved, scores[4 * j + 2 * i + 1] *= moved;
     }
@@ -251,32 +236,31 @@ struct Consumer {
 
   // A tile behind the first one: its scores, while the products of the tile before are computed; its exponentials, while
   // those still are.
-  __device__ __forceinline__ void step(const WorkItem& item, int tile, bool masked, int accumulate) {
+  __device__ __forceinline__ void step(const WorkItem& item, int tile, bool masked) {
+    const Ring<Config::kStages> k{v.used + 1};
     wait(smem.k_full[k.place()], k.parity());
     ptx::wgmma_fence();
-    issue_scores();
+    issue_scores(k);
     wait(smem.v_full[v.place()], v.parity());
     ptx::wgmma_fence();
-    issue_values(accumulate);
+    issue_values();
     ptx::wgmma_wait<1>();
     ptx::wgmma_pin(scores);
     release(smem.k_empty[k.place()]);
-    k.next();
     if constexpr (kSoftcap) cap();
     float factor[2] = {1.0f, 1.0f}, sums[2];
-    if (masked) {
-      hide(item, tile);
-      move_references(item, factor);
-    }
-    exponentiate(masked, masked && item.careful, sums);
+    const bool careful = masked && item.careful;
+    if (masked) hide(item, tile);
+    if (careful) move_references(factor);
+    exponentiate(careful, sums);
     // The branch also keeps the compiler from waiting for the products before there are exponentials.
-    const bool large = __any_sync(0xffffffffu, !(sums[0] <= kLargeSum && sums[1] <= kLargeSum));
-    if (large) keep_small(item, sums, factor);
+    const bool moves = out_of_range(sums);
+    if (moves) keep_in_range(item, sums, factor);
     ptx::wgmma_wait<0>();
     ptx::wgmma_pin(acc);
     release(smem.v_empty[v.place()]);
     v.next();
-    if (masked || large) {
+    if (moves || careful) {
 #pragma unroll
       for (int x = 0; x < kHeadDim / 2; ++x) acc[x] *= factor[x / 2 % 2];
       row_sum[0] *= factor[0], row_sum[1] *= factor[1];
@@ -287,35 +271,36 @@ struct Consumer {
 
   // An item's tiles, the last ones first.
   __device__ __forceinline__ void attend(const WorkItem& item) {
-    const TileWalk walk = walk_of(item);
+    const TileWalk& walk = item.walks[group()];  // read again each time: no registers
     wait(smem.q_full, item.q_parity);
     load_q();
     skip(item.last_tile - walk.last);
-    wait(smem.k_full[k.place()], k.parity());
+    wait(smem.k_full[v.place()], v.parity());
     ptx::wgmma_fence();
-    issue_scores();
+    issue_scores(v);
     ptx::wgmma_wait<0>();
     ptx::wgmma_pin(scores);
-    release(smem.k_empty[k.place()]);
-    k.next();
-    reference[0] = reference[1] = -INFINITY;
-    float factor[2];
+    release(smem.k_empty[v.place()]);
+    reference[0] = reference[1] = item.careful ? -INFINITY : 0.0f;
+    row_sum[0] = row_sum[1] = 0.0f;
+    float factor[2] = {1.0f, 1.0f}, sums[2];
     if constexpr (kSoftcap) cap();
     if (walk.last >= walk.whole_end || walk.last < walk.whole_begin) hide(item, walk.last);
-    move_references(item, factor);
-    exponentiate(true, item.careful, row_sum);
-    if (__any_sync(0xffffffffu, !(row_sum[0] < INFINITY && row_sum[1] < INFINITY))) keep_small(item, row_sum, factor);
+    if (item.careful) move_references(factor);
+    exponentiate(item.careful, sums);
+    if (out_of_range(sums)) keep_in_range(item, sums, factor);
+    row_sum[0] = sums[0], row_sum[1] = sums[1];
     convert();
-    int accumulate = 0;
+#pragma unroll
+    for (int x = 0; x < kHeadDim / 2; ++x) acc[x] = 0.0f;
 #pragma unroll 1
     for (int tile = walk.last - 1; tile >= walk.first; --tile) {
-      step(item, tile, tile >= walk.whole_end || tile < walk.whole_begin, accumulate);
-      accumulate = 1;
+      step(item, tile, tile >= walk.whole_end || tile < walk.whole_begin);
     }
-    if constexpr (!kQInRegisters && kOwnOut) release(smem.q_empty);
+    if constexpr (!kQInRegisters) release(smem.q_empty);
     wait(smem.v_full[v.place()], v.parity());
     ptx::wgmma_fence();
-    issue_values(accumulate);
+    issue_values();
     ptx::wgmma_wait<0>();
     ptx::wgmma_pin(acc);
     release(smem.v_empty[v.place()]);
@@ -325,19 +310,33 @@ struct Consumer {
 
   __device__ __forceinline__ void store(const WorkItem& item, const TensorMaps& maps, const Partials& partials) {
     const Epilogue<T, Config> epilogue(p, smem, item, group());
-    float factor[2];
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      row_sum[i] += __shfl_xor_sync(0xffffffffu, row_sum[i], 1);
-      row_sum[i] += __shfl_xor_sync(0xffffffffu, row_sum[i], 2);
-      const float row_max = reference[i] * (item.careful ? scale_log2 * kLn2 : kLn2);
-      if (item.is_part) {
-        epilogue.store_partial(partials, acc, i, row_max, row_sum[i]);
+    row_sum[0] = quad_sum(row_sum[0]), row_sum[1] = quad_sum(row_sum[1]);
+    if (!(fminf(row_sum[0], row_sum[1]) >= kLeastSum)) check_sums(item);
+    if (!item.is_part) {
+      float factor[2];
+      if (p.lse == nullptr && p.sinks.data == nullptr) {
+        for (int i = 0; i < 2; ++i) factor[i] = row_sum[i] == 0.0f ? -1.0f : __fdividef(1.0f, row_sum[i]);
       } else {
-        factor[i] = epilogue.finish_row(i, row_max, row_sum[i]);
+        for (int i = 0; i < 2; ++i) factor[i] = epilogue.finish_row(i, row_max(item, i), row_sum[i]);
       }
+      epilogue.store_out(maps, acc, factor);
+    } else {
+      for (int i = 0; i < 2; ++i) epilogue.store_partial(partials, acc, i, row_max(item, i), row_sum[i]);
     }
-    if (!item.is_part) epilogue.store_out(maps, acc, factor);
+  }
+
+  // Natural logarithm of what the exponentials are relative to.
+  __device__ __forceinline__ float row_max(const WorkItem& item, int i) const {
+    return row_sum[i] == 0.0f ? -INFINITY : reference[i] * (item.careful ? list.scale_log2 * kLn2 : kLn2);
+  }
+
+  // Exponentials of a row may have been lost, unless it sees no keys.
+  __device__ __forceinline__ void check_sums(const WorkItem& item) const {
+    if (item.careful) return;
+    for (int i = 0; i < 2; ++i) {
+      const int row = row_of(item, i);
+      if (!(row_sum[i] >= kLeastSum) && has_row(item, i) && low_of(item, row) < high_of(item, row)) fail(item);
+    }
   }
 };
 

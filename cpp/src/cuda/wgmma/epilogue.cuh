@@ -16,7 +16,7 @@ namespace prefill_wgmma {
 
 template <typename T, class Config>
 struct Epilogue {
-  static constexpr int kHeadDim = Config::kHeadDim, kPanels = Config::kPanels;
+  static constexpr int kHeadDim = Config::kHeadDim, kPanels = Config::kPanels, kOutPanels = Config::kOutPanels;
 
   const AttentionProblem& p;
   SharedStorage<T, Config>& smem;
@@ -38,7 +38,6 @@ struct Epilogue {
 
   // Writes lse. What the row's results are multiplied by; negative: they are 0.
   __device__ __forceinline__ float finish_row(int i, float row_max, float row_sum) const {
-    if (p.lse == nullptr && p.sinks.data == nullptr) return row_sum == 0.0f ? -1.0f : 1.0f / row_sum;
     const RowResult result(p.sinks, item.head, row_max, row_sum);
     const int row = row_of(i);
     if (p.lse != nullptr && lane % 4 == 0 && row < num_rows) p.lse[lse_at() + row] = result.lse;
@@ -62,57 +61,46 @@ struct Epilogue {
     }
   }
 
-  // Through shared memory, from where the rows are copied by TMA, or by the threads if the copy would write rows of another
-  // sequence.
+  // Each warp its 16 rows, some panels at a time, through shared memory: from there they are copied by TMA, or by
+  // the threads if the copy would write rows of another sequence.
   __device__ __forceinline__ void store_out(const TensorMaps& maps, const float (&acc)[kHeadDim / 2],
                                             const float (&factor)[2]) const {
-    const bool is_first = ptx::thread_id() % 128 == 0;
-    if (is_first) {  // the group's copy before has read its rows; of the same item, even written
-      if (item.careful) {
-        ptx::bulk_wait<0>();
-      } else if (Config::kOwnOut) {
-        ptx::bulk_wait_read<0>();
-      }
-    }
-    ptx::named_barrier_sync<128>(1 + group);
-    auto& out = [this]() -> auto& {
-      if constexpr (Config::kOwnOut) {
-        return smem.out;
-      } else {
-        return smem.q;
-      }
-    }();
     // Hidden values may be NaN.
     const auto pair = [&](int x, int i) {
       const float f = factor[i];
       return f < 0.0f ? 0u : pack<T>(acc[x] * f, acc[x + 1] * f);
     };
-    const int row = warp * 16 + lane % 16;
+    const int first_row = group * 64 + warp * 16, row = lane % 16, left = num_rows - warp * 16;
 #pragma unroll
-    for (int j = 0; j < kHeadDim / 16; ++j) {
-      const int chunk = (2 * (j % 4) + lane / 16) ^ (row & 7);
-      const uint32_t words[4] = {pair(8 * j, 0), pair(8 * j + 2, 1), pair(8 * j + 4, 0), pair(8 * j + 6, 1)};
-      ptx::stmatrix_x4(ptx::smem_address(out[j / 4][group * 64 + row]) + 16 * chunk, words);
-    }
-    ptx::fence_async_shared();
-    if (!p.ragged_q || num_rows >= 64) {
-      ptx::named_barrier_sync<128>(1 + group);
-      if (is_first && num_rows > 0) {
+    for (int first = 0; first < kPanels; first += kOutPanels) {
+      if (first * 64 >= p.head_dim_v) break;
+      if (lane == 0) {  // the warp's copy before has read its rows; of the same item, even written
+        if (item.careful) {
+          ptx::bulk_wait<0>();
+        } else {
+          ptx::bulk_wait_read<0>();
+        }
+      }
+      __syncwarp();
 #pragma unroll
-        for (int panel = 0; panel < kPanels; ++panel) {
+      for (int j = 4 * first; j < 4 * min(first + kOutPanels, kPanels); ++j) {
+        const int chunk = (2 * (j % 4) + lane / 16) ^ (row & 7);
+        const uint32_t words[4] = {pair(8 * j, 0), pair(8 * j + 2, 1), pair(8 * j + 4, 0), pair(8 * j + 6, 1)};
+        ptx::stmatrix_x4(ptx::smem_address(smem.out[j / 4 - first][first_row + row]) + 16 * chunk, words);
+      }
+      ptx::fence_async_shared();
+      __syncwarp();
+      if (p.ragged_q && left < 16) {
+        copy_rows(first, left);
+      } else if (lane == 0 && left > 0) {
+#pragma unroll
+        for (int panel = first; panel < min(first + kOutPanels, kPanels); ++panel) {
           if (panel * 64 >= p.head_dim_v) break;
-          ptx::tma_store_4d(&maps.out, ptx::smem_address(out[panel][group * 64]), panel * 64, item.q_row + group * 64,
-                            item.head, item.q_batch);
+          ptx::tma_store_4d(&maps.out, ptx::smem_address(smem.out[panel - first][first_row]), panel * 64,
+                            item.q_row + first_row, item.head, item.q_batch);
         }
         ptx::bulk_commit();
       }
-    } else {
-      __syncwarp();
-      copy_rows(out);
-    }
-    if constexpr (!Config::kOwnOut) {  // q's place is free again
-      if (is_first) ptx::bulk_wait_read<0>();
-      ptx::named_barrier_sync<128>(1 + group);
     }
   }
 
@@ -122,19 +110,19 @@ struct Epilogue {
     return item.q_batch * p.lse_stride_batch + item.head * p.lse_stride_head + item.q_row + group * 64;
   }
 
-  // A warp's rows, 4 at a time.
-  __device__ __forceinline__ void copy_rows(const T (&out)[kPanels][Config::kTileQ][64]) const {
+  // The first `left` of the warp's rows, of the panels that are there, 4 rows at a time.
+  __device__ __forceinline__ void copy_rows(int first_panel, int left) const {
+    const int first_row = group * 64 + warp * 16;
     T* to = static_cast<T*>(p.out) + item.q_batch * p.out_stride_batch + item.head * p.out_stride_head;
-    const int end = min(warp * 16 + 16, num_rows);
 #pragma unroll 1
-    for (int row = warp * 16 + lane / 8; row < end; row += 4) {
-      const int64_t at = static_cast<int64_t>(item.q_row + group * 64 + row) * p.out_stride_seq;
+    for (int row = lane / 8; row < left; row += 4) {
+      const int64_t at = static_cast<int64_t>(item.q_row + first_row + row) * p.out_stride_seq;
 #pragma unroll
-      for (int panel = 0; panel < kPanels; ++panel) {
-        const int column = panel * 64 + lane % 8 * 8;
+      for (int panel = 0; panel < kOutPanels; ++panel) {
+        const int column = (first_panel + panel) * 64 + lane % 8 * 8;
         if (column >= p.head_dim_v) continue;
         *reinterpret_cast<uint4*>(to + at + column) =
-            reinterpret_cast<const uint4*>(out[panel][group * 64 + row])[lane % 8 ^ (row & 7)];
+            reinterpret_cast<const uint4*>(smem.out[panel][first_row + row])[lane % 8 ^ (row & 7)];
       }
     }
   }

@@ -1,6 +1,7 @@
 // The launch of attention_prefill_wgmma.
 #pragma once
 
+#include <atomic>
 #include <numeric>
 
 #include "cuda/any/combine_splits.h"
@@ -21,6 +22,13 @@ inline AttentionProblem by_query_heads(AttentionProblem p) {
   return p;
 }
 
+// Of every launch another one, and unlikely to lie in memory by chance.
+inline uint64_t next_launch_key() {
+  constexpr uint64_t kOdd = 0x9e3779b97f4a7c15;  // 2^64 / golden ratio: neighbours differ in all bits
+  static std::atomic<uint64_t> next{kOdd};
+  return next.fetch_add(kOdd, std::memory_order_relaxed);
+}
+
 template <DType kDType, class Config, bool kSoftcap>
 void launch_tiles_wgmma(const AttentionProblem& p, const KernelRow& row, const LaunchContext& context) {
   using T = typename ElementOf<kDType>::Type;
@@ -30,10 +38,12 @@ void launch_tiles_wgmma(const AttentionProblem& p, const KernelRow& row, const L
   const RowTiles tiles = row_tiles(row, p);
   const int num_sms = std::max(context.caps.num_sms, 1);
   const SplitPlan plan = split_plan(row, p, tiles, context.caps);
-  const WorkOrderWgmma order(p, tiles, num_sms);
+  const int num_blocks = num_sms * Config::kBlocks;
+  const WorkOrderWgmma order(p, tiles, num_blocks);
   const Partials partials(context.workspace, tiles.num_slots * p.num_heads, plan, kRows, p.head_dim_v);
-  auto* counter = order.dynamic ? static_cast<unsigned*>(context.workspace) : nullptr;
+  auto* counter = order.counted ? static_cast<prefill_wgmma::ItemCounter*>(context.workspace) : nullptr;
   prefill_wgmma::WorkList list(p, tiles, plan, order.pairs, counter);
+  list.key = next_launch_key();
   list.capped = p.softcap > 0.0f;
   list.cap_scale = list.capped ? 2.0f * kLog2E * p.scale / p.softcap : 0.0f;
   list.scale_log2 = (list.capped ? p.softcap : p.scale) * kLog2E;
@@ -48,12 +58,10 @@ void launch_tiles_wgmma(const AttentionProblem& p, const KernelRow& row, const L
   const prefill_wgmma::TensorMaps maps = {tensor_map(p.dtype, p.q, p.head_dim, q_axes(p), kRows),
                                           tensor_map(p.dtype, p.k, p.head_dim, k_axes(p), boxes.box_rows),
                                           tensor_map(p.dtype, p.v, p.head_dim_v, v_axes(p), boxes.box_rows),
-                                          tensor_map(p.dtype, p.out, p.head_dim_v, out_axes(p), 64)};
+                                          tensor_map(p.dtype, p.out, p.head_dim_v, out_axes(p), 16)};
   allow_shared<kKernel>(context.device, Config::kSharedBytes);
-  if (counter != nullptr) check(cudaMemsetAsync(counter, 0, sizeof(*counter), context.stream), "cudaMemsetAsync");
-  launch_chained(kKernel, "launch of attention_prefill_wgmma",
-                 grid_of(std::min(list.num_items, num_sms * Config::kBlocks)), Config::kThreads, Config::kSharedBytes,
-                 context.stream, p, list, partials, boxes, maps);
+  launch_chained(kKernel, "launch of attention_prefill_wgmma", grid_of(std::min(list.num_items, num_blocks)),
+                 Config::kThreads, Config::kSharedBytes, context.stream, p, list, partials, boxes, maps);
   if (plan.max_splits > 1) {
     chain_combine_splits(by_query_heads(p), tiles, plan, partials, context.device, context.stream);
   }

@@ -16,7 +16,7 @@ inline SplitPlan split_plan_wgmma(const AttentionProblem& p, const RowTiles& til
   SplitPlan plan;
   plan.choices[0].min_keys = 0;
   const int64_t items = tiles.num_slots * p.num_heads;
-  if (items <= 0 || items > num_sms / 2) return plan;
+  if (items <= 0) return plan;
   int64_t keys = p.max_len_k;
   if (p.window_left != kUnlimited && p.window_right != kUnlimited) {
     keys = std::min(keys, p.window_left + p.window_right + tiles.tile_rows);
@@ -35,20 +35,19 @@ struct WorkOrderWgmma {
   static constexpr size_t kCounterBytes = 256;  // of workspace
 
   int64_t pairs;  // of (sequence, head), whose tiles lie together
-  bool dynamic;   // as thread blocks become free, by a counter in the workspace, else in a fixed order
+  bool counted;   // more than thread blocks: handed out as those become free, by a counter in the workspace
 
-  WorkOrderWgmma(const AttentionProblem& p, const RowTiles& tiles, int num_sms) {
+  // `num_blocks`: that are on the SMs at once.
+  WorkOrderWgmma(const AttentionProblem& p, const RowTiles& tiles, int num_blocks) {
     constexpr double kCached = 24e6;  // bytes of keys and values that a group of pairs reads
     const double bytes =
         static_cast<double>(p.max_len_k) * static_cast<double>((p.head_dim + p.head_dim_v) * size_of(p.dtype));
     const bool even = !p.ragged_q && !p.paged && p.window_right != 0;  // all items take about as long
-    // Clearing the counter costs 3 us; wide heads gain from it with very long sequences only. Measured.
-    const bool gains = std::max(p.head_dim, p.head_dim_v) <= 128 || p.max_len_k > 8192;
-    dynamic = !even && gains && tiles.num_slots * p.num_heads > num_sms;
+    counted = tiles.num_slots * p.num_heads > num_blocks;
     pairs = p.heads_per_kv_head;
     if (even || p.ragged_q) return;
     pairs *=
-        dynamic ? static_cast<int64_t>(std::max(kCached / std::max(bytes, 1.0), 1.0)) : p.num_kv_heads * p.batch_size;
+        counted ? static_cast<int64_t>(std::max(kCached / std::max(bytes, 1.0), 1.0)) : p.num_kv_heads * p.batch_size;
   }
 };
 

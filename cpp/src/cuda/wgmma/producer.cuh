@@ -4,6 +4,7 @@
 #include <cuda.h>
 
 #include "cuda/ptx/tma.cuh"
+#include "cuda/wgmma/item_counter.cuh"
 #include "cuda/wgmma/storage.cuh"
 
 namespace dlattn::cuda {
@@ -27,34 +28,41 @@ __device__ __forceinline__ void schedule(const AttentionProblem& p, const WorkLi
                                          SharedStorage<T, Config>& smem) {
   const int num_blocks = static_cast<int>(gridDim.x), block = static_cast<int>(blockIdx.x);
   Ring<SharedStorage<T, Config>::kItems> ring;
-  int round = 0;
-  bool more = true, pausing = false;
+  if (list.counter != nullptr && block == 0) list.counter->set_up(list.key);
+  bool first = true, more = true;
   uint32_t q_parity = 0;
   for (;; ring.next()) {
     WorkItem& item = smem.items[ring.place()];
     wait(smem.item_empty[ring.place()], ring.parity() ^ 1);
+    // Taken late, an item goes to a block that is really about to be free.
+    if (list.counter != nullptr && ring.used > 0) wait(smem.item_late, (ring.used - 1) & 1);
     if (smem.failed[ring.place()] != 0) {
       smem.failed[ring.place()] = 0;
       item.careful = true;
-      pausing = false;
     } else {
       bool found = false;
       while (more && !found) {
-        const int index = list.counter == nullptr || round == 0
-                              ? WorkList::index_of(round, num_blocks, block)
-                              : num_blocks + static_cast<int>(atomicAdd(list.counter, 1u));
-        more = list.counter == nullptr ? round * num_blocks < list.num_items : index < list.num_items;
-        ++round;
-        found = index < list.num_items && make_item<Config>(p, list, index, item);
+        const int index = first                     ? block
+                          : list.counter == nullptr ? list.num_items
+                                                    : list.counter->take(list.key, list.num_items, num_blocks);
+        first = false;
+        more = index < list.num_items;
+        found = more && make_item<Config>(p, list, index, item);
       }
       // Nothing more: the last item, the other one in the ring, may still fail.
       if (!found) {
+        const bool pausing = ring.used > 0 && smem.items[ring.place() ^ 1].kind == WorkItem::kPause;
         item.kind = pausing ? WorkItem::kExit : WorkItem::kPause;
-        pausing = true;
       }
     }
     item.q_parity = q_parity;
-    if (item.kind == WorkItem::kItem) q_parity ^= 1;
+    if (item.kind == WorkItem::kItem) {
+      q_parity ^= 1;
+#pragma unroll 1
+      for (int group = 0; group < Config::kGroups; ++group) {
+        item.walks[group] = item.template walk_of<Config::kTileKV>(list, group);
+      }
+    }
     const bool is_last = item.kind == WorkItem::kExit;
     arrive(smem.item_full[ring.place()]);
     if (is_last) return;
@@ -147,7 +155,9 @@ struct Loader {
       wait(smem.item_full[items.place()], items.parity());
       const WorkItem& item = smem.items[items.place()];
       if (item.kind == WorkItem::kExit) return;
+      if (item.kind != WorkItem::kItem && lane == 0) arrive(smem.item_late);
       if (item.kind == WorkItem::kItem) {
+        const int late_tile = min(item.first_tile + 1, item.last_tile);
         Place place = place_of(item, item.last_tile);
         Unclean rows = {0, kKeys};  // of the tile before: cleared once the next k is on its way
         uint32_t stage_before = 0;
@@ -167,6 +177,7 @@ struct Loader {
             wait(smem.q_empty, item.q_parity ^ 1);
             copy_q(item);
           }
+          if (tile == late_tile && lane == 0) arrive(smem.item_late);
           clean_before();
           rows = unclean(item, tile), stage_before = stage;
           wait(smem.v_empty[stage], empty);
@@ -176,8 +187,7 @@ struct Loader {
         }
         clean_before();
       }
-      __syncwarp();
-      if (lane == 0) arrive(smem.item_empty[items.place()]);
+      arrive(smem.item_empty[items.place()]);
     }
   }
 

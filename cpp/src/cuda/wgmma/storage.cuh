@@ -1,7 +1,8 @@
 // Shared memory of attention_prefill_wgmma, and the barriers by which its roles hand it on to each other.
 //   *_full    a copy has arrived: 1 thread announces it; waited for by the consumers
 //   *_empty   it is no longer read: 1 thread of each consumer warp arrives; waited for by the loader
-//   item_*    the same of what the scheduler writes; of item_empty the loader's thread is one more
+//   item_*    the same of what the scheduler writes; of item_empty all threads of the consumers and of the loader
+//             are a part (racecheck does not follow one that arrives for its warp)
 #pragma once
 
 #include <cstdint>
@@ -21,11 +22,12 @@ struct SharedStorage {
   alignas(1024) T q[kPanels][Config::kTileQ][64];
   alignas(1024) T k[kStages][kPanels][Config::kTileKV][64];
   alignas(1024) T v[kStages][kPanels][Config::kTileKV][64];
-  alignas(1024) T out[Config::kOwnOut ? kPanels : 1][Config::kOwnOut ? Config::kTileQ : 8][64];  // else q's place
+  alignas(1024) T out[Config::kOutPanels][Config::kTileQ][64];  // some panels at a time
   alignas(8) uint64_t q_full, q_empty;
   uint64_t k_full[kStages], k_empty[kStages], v_full[kStages], v_empty[kStages];
   uint64_t v_raw;  // the copy of a tile of v of which some rows are to be cleared
   uint64_t item_full[kItems], item_empty[kItems];
+  uint64_t item_late;  // the loader is near the end of an item: 1 thread; waited for by the scheduler
   WorkItem items[kItems];
   int failed[kItems];
   float
@@ -34,13 +36,13 @@ struct SharedStorage {
   __device__ __forceinline__ void init(const WorkList& list) {
     constexpr int kConsumerWarps = 4 * Config::kGroups;
     const auto make = [](uint64_t& barrier, int count) { ptx::mbarrier_init(ptx::smem_address(&barrier), count); };
-    make(q_full, 1), make(q_empty, kConsumerWarps), make(v_raw, 1);
+    make(q_full, 1), make(q_empty, kConsumerWarps), make(v_raw, 1), make(item_late, 1);
     for (int i = 0; i < kStages; ++i) {
       make(k_full[i], 1), make(k_empty[i], kConsumerWarps);
       make(v_full[i], 1), make(v_empty[i], kConsumerWarps);
     }
     for (int i = 0; i < kItems; ++i) {
-      make(item_full[i], 1), make(item_empty[i], kConsumerWarps + 1);
+      make(item_full[i], 1), make(item_empty[i], 32 * (kConsumerWarps + 1));
       failed[i] = 0;
     }
     scale_log2 = list.scale_log2;

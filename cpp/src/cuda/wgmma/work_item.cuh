@@ -7,8 +7,15 @@
 namespace dlattn::cuda {
 namespace prefill_wgmma {
 
+// Which tiles of keys a group walks over, from the last to the first: those with keys that some of its rows sees. Of them
+// those from whole_begin up to whole_end are seen by all rows.
+struct alignas(16) TileWalk {
+  int first, last, whole_begin, whole_end;
+};
+
 // What the scheduler tells the others about an item.
 struct WorkItem {
+  static constexpr int kMostGroups = 3;
   enum Kind : int { kItem, kPause, kExit };  // kPause: nothing at present
   Kind kind;
   bool careful;  // see `softmax` in attention_prefill_wgmma.cuh
@@ -22,8 +29,31 @@ struct WorkItem {
   int q_row, q_batch;         // coordinates of the first query in q and out
   uint32_t q_parity;          // of the phase in which q arrives
   int k_row, k_batch;         // of key 0 in k and v, unless they are paged
+  TileWalk walks[kMostGroups];
 
   __device__ __forceinline__ int rows_of(int group) const { return num_rows - 64 * group; }
+
+  // Keys that a row sees: from low up to high.
+  __device__ __forceinline__ int low_of(const WorkList& list, int row) const {
+    return max(first_query + row + offset - list.window_left, begin);
+  }
+  __device__ __forceinline__ int high_of(const WorkList& list, int row) const {
+    return min(first_query + row + offset + list.window_right + 1, end);
+  }
+
+  template <int kKeys>
+  __device__ __forceinline__ TileWalk walk_of(const WorkList& list, int group) const {
+    // Both bounds grow with the row. A group without rows takes one tile, as if it had the last one.
+    const int first = min(group * 64, num_rows - 1), last = min(first + 63, num_rows - 1);
+    const int low = low_of(list, first), high = high_of(list, last);
+    TileWalk walk;
+    walk.first = min(max(low / kKeys, first_tile), last_tile);
+    walk.last = min(max((high - 1) / kKeys, walk.first), last_tile);
+    if (rows_of(group) <= 0) walk.last = walk.first;
+    walk.whole_begin = careful ? kFar : (low_of(list, last) + kKeys - 1) / kKeys;
+    walk.whole_end = careful ? 0 : (high_of(list, first) - 1) / kKeys;
+    return walk;
+  }
 };
 
 __device__ __forceinline__ int bounded(const IndexArray& array, int i, int low, int high) {

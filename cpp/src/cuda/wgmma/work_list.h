@@ -11,6 +11,8 @@
 namespace dlattn::cuda {
 namespace prefill_wgmma {
 
+struct ItemCounter;  // item_counter.cuh
+
 constexpr int kFar = (1 << 30) - 1;  // a window beyond all keys; positions are less (select.cpp)
 
 // Items are walked over in groups of `pairs` (sequence, head) pairs, whose keys the L2 holds; in a group the longest
@@ -29,10 +31,12 @@ struct WorkList {
   int min_keys = INT32_MAX, min_chunk = 1;
   NarrowDiv parts_div;
   int parts = 1;
-  unsigned* counter = nullptr;  // zero at the start: items are taken as blocks become free; null: in a fixed order
+  ItemCounter* counter = nullptr;  // hands out items; null: there are as many blocks
+  uint64_t key = 0;                // of the launch, for the counter
 
   // `group`: the pairs that a group shall have.
-  WorkList(const AttentionProblem& p, const RowTiles& row_tiles, const SplitPlan& plan, int64_t group, unsigned* next)
+  WorkList(const AttentionProblem& p, const RowTiles& row_tiles, const SplitPlan& plan, int64_t group,
+           ItemCounter* next)
       : tiles(static_cast<int>(row_tiles.ragged ? row_tiles.num_slots : row_tiles.per_sequence.divisor)),
         num_heads(static_cast<int>(p.num_heads)),
         window_left(static_cast<int>(p.window_left < kFar ? p.window_left : kFar)),
@@ -77,11 +81,6 @@ struct WorkList {
     const int rank = static_cast<int>(divide.div(static_cast<uint32_t>(in_group)));
     const int size = is_last ? pairs_of_last_group : pairs_of_group;
     return {part, group * pairs_of_group + in_group - rank * size, rank};
-  }
-
-  // In a fixed order a block takes this one in round `round`: the list is walked along forth and back, so that sums are even.
-  DLATTN_HOST_DEVICE static int index_of(int round, int num_blocks, int block) {
-    return round * num_blocks + (round % 2 == 0 ? block : num_blocks - 1 - block);
   }
 };
 
