@@ -5,7 +5,7 @@
 set(dlattn_mma_tiles "prefill Plain 64 96 128 192 256" "prefill Options 64 128 256" "prefill Small 128" "decode - 64 128 256")
 set(dlattn_mma_kind PrefillKind)
 set(dlattn_wgmma_tiles "prefill Plain 64 128 192 256" "prefill Softcap 64 128 192 256" "prefill Small 64")
-set(dlattn_wgmma_kind WgmmaKind)
+set(dlattn_wgmma_kind PrefillWgmmaKind)
 
 # dlattn_kernel_instances(FAMILY DIRECTORY ARCHS OUT_DEVICE OUT_HOST): writes a source for each instance and one that adds
 # their rows to the kernel table. Without architectures the table gets none.

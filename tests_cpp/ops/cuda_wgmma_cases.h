@@ -54,18 +54,18 @@ inline std::vector<AttentionCase> wgmma_tile_cases() {
   return cases;
 }
 
-// The same for heads up to 64, whose tiles are 192 queries and 112 keys, or 64 and 128.
+// The same for heads up to 64, whose tiles are 192 queries and 128 keys, with a softcap 96, or 64 and 80.
 inline std::vector<AttentionCase> wgmma_small_head_cases() {
   const int64_t queries[] = {191, 192, 193, 64, 65, 385, 63, 128, 129, 384, 127};
-  const int64_t keys[] = {111, 112, 113, 127, 128, 129, 223, 224, 225, 255, 256, 257, 336, 337};
+  const int64_t keys[] = {79, 80, 81, 95, 96, 97, 127, 128, 129, 159, 160, 161, 191, 193, 256, 257, 385};
   const int64_t dims[][2] = {{64, 64}, {48, 40}, {64, 16}, {56, 56}, {8, 64}};
-  const int64_t windows[][2] = {{-1, -1},   {-1, 0},  {112, 0},  {-1, -1}, {111, 0},
-                                {112, 224}, {113, 0}, {128, 64}, {0, 111}};  // right 0: causal
+  const int64_t windows[][2] = {{-1, -1},  {-1, 0}, {80, 0},   {-1, -1}, {127, 0},
+                                {96, 160}, {81, 0}, {128, 64}, {0, 95}};  // right 0: causal
   std::vector<AttentionCase> cases;
-  for (size_t n = 0; n < 44; ++n) {
+  for (size_t n = 0; n < 51; ++n) {
     AttentionCase c;
-    c.op = AttentionOp::kPrefill, c.dtype = kHalfTypes[(n + n / 14) % 2], c.batch_size = 1;
-    c.seqlen_q = queries[n % 11], c.seqlen_k = keys[n % 14];
+    c.op = AttentionOp::kPrefill, c.dtype = kHalfTypes[(n + n / 17) % 2], c.batch_size = 1;
+    c.seqlen_q = queries[n % 11], c.seqlen_k = keys[n % 17];
     c.head_dim = dims[n % 5][0], c.head_dim_v = dims[n % 5][1];
     c.num_kv_heads = 1, c.num_heads = 1 + static_cast<int64_t>(n % 3);
     const auto& window = windows[n % 9];
@@ -165,8 +165,8 @@ inline std::vector<PagedCase> wgmma_paged_cases() {
     cases.push_back(c);
   }
   // Boxes that tiles of 128 keys do not have: of 112 keys, of 56, 28 and 14, which are no whole swizzles; of 96, of 12.
-  for (int64_t page_size : {112, 56, 28, 14, 12}) {
-    PagedCase c{kHalfTypes[page_size / 14 % 2], page_size, {70, 193}, {337, 225}, true, RaggedOptions{true}};
+  for (int64_t page_size : {80, 40, 20, 10, 12}) {  // of 20 and 10 a box in the tile of 80 keys alone
+    PagedCase c{kHalfTypes[cases.size() % 2], page_size, {70, 193}, {337, 225}, true, RaggedOptions{true}};
     c.heads = page_size == 12 ? HeadSizes{2, 1, 192, 128} : HeadSizes{2, 1, 64, 64};
     cases.push_back(c);
   }

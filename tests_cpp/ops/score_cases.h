@@ -226,10 +226,14 @@ inline std::vector<ScoreCase> score_cases() {
     for (double height : {25.0, 80.0}) add(tall, Course::kStepsBack, height);
     add(tall, Course::kFirstKeyOfRow, 200.0);
     add(tall, Course::kLastKey, 800.0);
-    for (const AttentionCase& call :
-         {tall, split}) {  // 2^-29, 2^-87, and from 2^-98 on past the least sum and what float32 holds
-      for (double height : {-20.0, -60.0, -68.0, -70.0, -80.0, -86.0, -90.0, -400.0}) add(call, Course::kEqual, height);
-      for (double height : {-20.0, -65.0, -86.0, -400.0}) add(call, Course::kPlateau, height);
+    // 2^-29, 2^-87, and from 2^-98 on past the least sum and what float32 holds
+    AttentionCase causal = tall;
+    causal.is_causal = true;
+    for (const AttentionCase& call : {tall, split, causal}) {
+      for (double height : {-20.0, -60.0, -68.0, -70.0, -72.0, -73.0, -74.0, -75.0, -80.0, -86.0, -90.0, -400.0}) {
+        add(call, Course::kEqual, height);
+      }
+      for (double height : {-20.0, -65.0, -71.0, -86.0, -400.0}) add(call, Course::kPlateau, height);
       for (double height : {-60.0, -90.0, -400.0}) add(call, Course::kGrowth, height);
     }
     add(split, Course::kFirstKey, 200.0);

@@ -14,7 +14,7 @@ namespace {
 
 constexpr int kRows = 128;
 constexpr int kTileRows[] = {64, 128, 192};
-constexpr int kKeyTiles[] = {64, 80, 96, 112, 128};
+constexpr int kKeyTiles[] = {64, 80, 96, 128};
 
 AttentionProblem problem_of(int64_t batch, int64_t num_heads, int64_t heads_per_kv_head, int64_t len_q,
                             int64_t len_k = 1000, bool ragged = false) {

@@ -6,7 +6,7 @@
 //   smem      the sums of the warps, on their way to the first
 //   sync      what the kernel before wrote is read after grid_dependency_wait, what was there before it ahead of that
 //   assumes   nothing; rows that were not split are final already and are left alone
-//   elsewhere who writes the parts: simt/attention_decode_simt.cuh, mma/attention_decode_mma.cuh
+//   elsewhere who writes the parts: the attention kernels of simt/, mma/ and wgmma/
 //   checked   tests_cpp/ops/test_attention_cuda.cpp (many keys)
 #include "cuda/any/combine_splits.h"
 #include "cuda/attn/softmax.cuh"

@@ -9,10 +9,9 @@
 //   sync      mbarriers: full (copies have arrived) and empty (no longer read) of each stage; the same for items
 //             The grid may begin while the one before it ends, and so may the one after it (ptx/grid_dependency.cuh)
 //   overlap   the products of the tile before are computed during the exponentials; the next scores are asked for ahead of them
-//   softmax   relative to a reference of each row, which stays where it is while all exponentials are small: tiles that all rows
-//             see need no maximum. The first tile and those with hidden keys move it to their largest score; large
-//             exponentials move it by a power of 2. If some were infinite, or the reference too large to be exact, the item
-//             comes again, carefully: relative to the maximum of every tile, and what is subtracted is exact
+//   softmax   no row maximum: exponentials are relative to a reference of each row, 0 at first, which moves by powers of two
+//             where a row's exponentials are not near 1. If some were infinite, or all too small to be exact, the item comes
+//             again, carefully: relative to the maximum of every tile, and what is subtracted is exact
 //   assumes   what select.cpp asks of wgmma rows: strides of TMA, 16-byte rows, counts of 32 bits
 //   sources   docs/kernels/prefill-wgmma.md
 //   checked   tests_cpp/ops/test_attention_cuda.cpp, test_ragged_cuda.cpp; instructions: tests_cpp/unit/test_ptx_wgmma.cu
@@ -20,6 +19,7 @@
 
 #include "cuda/ptx/grid_dependency.cuh"
 #include "cuda/ptx/special.cuh"
+#include "cuda/ptx/warp_group.cuh"
 #include "cuda/wgmma/consumer.cuh"
 #include "cuda/wgmma/epilogue.cuh"
 #include "cuda/wgmma/producer.cuh"
@@ -42,9 +42,11 @@ __global__ __launch_bounds__(Config::kThreads, Config::kBlocks) void attention_p
     ptx::tma_prefetch_map(&maps.v);
     ptx::tma_prefetch_map(&maps.out);
   }
-  ptx::launch_dependents();
+  // What merges parts reads lengths ahead of its wait: those are there once this grid has waited.
+  if (list.parts == 1) ptx::launch_dependents();
   __syncthreads();
   ptx::grid_dependency_wait();
+  if (list.parts > 1) ptx::launch_dependents();
   const int group = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / 128, 0);
   if (group == 0) {
     ptx::setmaxnreg_dec<Config::kProducerRegs>();

@@ -28,22 +28,22 @@ struct PrefillWgmmaTile {
 };
 
 // kSoftcap: takes a softcap. kSmall: for short sequences, where independent blocks on an SM hide each other's ends.
-enum class WgmmaKind { kPlain, kSoftcap, kSmall };
+enum class PrefillWgmmaKind { kPlain, kSoftcap, kSmall };
 
 // By head_dim. Measured: docs/kernels/prefill-wgmma.md.
-template <int kHeadDim, WgmmaKind kKind>
+template <int kHeadDim, PrefillWgmmaKind kKind>
 struct PrefillWgmmaConfig;
 template <>
-struct PrefillWgmmaConfig<64, WgmmaKind::kPlain> : PrefillWgmmaTile<64, 3, 128, 4, false, 32, 160> {};
+struct PrefillWgmmaConfig<64, PrefillWgmmaKind::kPlain> : PrefillWgmmaTile<64, 3, 128, 4, false, 32, 160> {};
 template <>
-struct PrefillWgmmaConfig<64, WgmmaKind::kSoftcap> : PrefillWgmmaTile<64, 3, 112, 2, false, 32, 160> {};
+struct PrefillWgmmaConfig<64, PrefillWgmmaKind::kSoftcap> : PrefillWgmmaTile<64, 3, 96, 2, false, 40, 152> {};
 template <>
-struct PrefillWgmmaConfig<64, WgmmaKind::kSmall> : PrefillWgmmaTile<64, 1, 80, 2, false, 32, 128, 3> {};
-template <WgmmaKind kKind>
+struct PrefillWgmmaConfig<64, PrefillWgmmaKind::kSmall> : PrefillWgmmaTile<64, 1, 80, 2, false, 32, 128, 3> {};
+template <PrefillWgmmaKind kKind>
 struct PrefillWgmmaConfig<128, kKind> : PrefillWgmmaTile<128, 2, 128, 2, true, 40, 232> {};
-template <WgmmaKind kKind>
+template <PrefillWgmmaKind kKind>
 struct PrefillWgmmaConfig<192, kKind> : PrefillWgmmaTile<192, 2, 96, 2, false, 40, 232> {};
-template <WgmmaKind kKind>
+template <PrefillWgmmaKind kKind>
 struct PrefillWgmmaConfig<256, kKind> : PrefillWgmmaTile<256, 2, 64, 2, false, 40, 232> {};
 
 }  // namespace dlattn::cuda

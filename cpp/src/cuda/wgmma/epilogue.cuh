@@ -7,7 +7,6 @@
 #include "cuda/ptx/special.cuh"
 #include "cuda/ptx/stmatrix.cuh"
 #include "cuda/ptx/tma.cuh"
-#include "cuda/ptx/warp_group.cuh"
 #include "cuda/wgmma/producer.cuh"
 #include "cuda/wgmma/storage.cuh"
 
@@ -56,7 +55,8 @@ struct Epilogue {
     for (int j = 0; j < kHeadDim / 8; ++j) {
       const int column = 8 * j + 2 * (lane % 4);
       if (column < partials.row_floats) {
-        *reinterpret_cast<float2*>(to + column) = make_float2(acc[4 * j + 2 * i], acc[4 * j + 2 * i + 1]);
+        const float2 pair = make_float2(acc[4 * j + 2 * i], acc[4 * j + 2 * i + 1]);
+        *reinterpret_cast<float2*>(to + column) = row_sum == 0.0f ? make_float2(0.0f, 0.0f) : pair;  // may be NaN
       }
     }
   }

@@ -67,9 +67,10 @@ void launch_tiles_wgmma(const AttentionProblem& p, const KernelRow& row, const L
   }
 }
 
-template <DType kDType, int kHeadDim, WgmmaKind kKind>
+template <DType kDType, int kHeadDim, PrefillWgmmaKind kKind>
 void launch_prefill_wgmma(const AttentionProblem& problem, const KernelRow& row, const LaunchContext& context) {
-  launch_tiles_wgmma<kDType, PrefillWgmmaConfig<kHeadDim, kKind>, kKind == WgmmaKind::kSoftcap>(problem, row, context);
+  launch_tiles_wgmma<kDType, PrefillWgmmaConfig<kHeadDim, kKind>, kKind == PrefillWgmmaKind::kSoftcap>(problem, row,
+                                                                                                       context);
 }
 
 }  // namespace dlattn::cuda

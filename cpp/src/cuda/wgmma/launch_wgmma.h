@@ -6,7 +6,7 @@
 
 namespace dlattn::cuda {
 
-template <DType kDType, int kHeadDim, WgmmaKind kKind>
+template <DType kDType, int kHeadDim, PrefillWgmmaKind kKind>
 void launch_prefill_wgmma(const AttentionProblem& problem, const KernelRow& row, const LaunchContext& context);
 
 }  // namespace dlattn::cuda

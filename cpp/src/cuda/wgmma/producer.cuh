@@ -22,7 +22,8 @@ struct KeyBoxes {
   int box_rows = 0;
 };
 
-// One thread. An item is published when all have finished the one before the last; if that one failed, it comes again.
+// One thread. An item is published when all have finished the one before the last; if that one failed, it comes again. With a
+// counter also not before the loader is near the end of the one before.
 template <typename T, class Config>
 __device__ __forceinline__ void schedule(const AttentionProblem& p, const WorkList& list,
                                          SharedStorage<T, Config>& smem) {
@@ -172,6 +173,7 @@ struct Loader {
         for (int tile = item.last_tile; tile >= item.first_tile; --tile) {
           const uint32_t stage = ring.place(), empty = ring.parity() ^ 1;
           wait(smem.k_empty[stage], empty);
+          __syncwarp();
           copy_tile(item, tile, place, &maps.k, smem.k[stage], smem.k_full[stage]);
           if (tile == item.last_tile) {
             wait(smem.q_empty, item.q_parity ^ 1);

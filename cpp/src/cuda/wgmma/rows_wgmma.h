@@ -10,13 +10,13 @@
 namespace dlattn::cuda {
 
 // TFLOP/s of long sequences over the 60 of the float32 units: docs/kernels/prefill-wgmma.md.
-constexpr double prefill_wgmma_rate(int head_dim, WgmmaKind kind) {
-  if (kind == WgmmaKind::kSmall) return 7.2;
+constexpr double prefill_wgmma_rate(int head_dim, PrefillWgmmaKind kind) {
+  if (kind == PrefillWgmmaKind::kSmall) return 7.2;
   const double plain = head_dim == 64 ? 8.6 : head_dim == 256 ? 12.8 : 12.2;
-  return kind == WgmmaKind::kSoftcap ? 0.75 * plain : plain;  // of softcap: a guess
+  return kind == PrefillWgmmaKind::kSoftcap ? 0.75 * plain : plain;  // of softcap: a guess
 }
 
-template <DType kDType, int kHeadDim, WgmmaKind kKind>
+template <DType kDType, int kHeadDim, PrefillWgmmaKind kKind>
 KernelRow prefill_wgmma_row(const char* name) {
   using Config = PrefillWgmmaConfig<kHeadDim, kKind>;
   KernelRow row;
@@ -26,7 +26,7 @@ KernelRow prefill_wgmma_row(const char* name) {
   row.bfloat16 = kDType == DType::kBFloat16;
   row.aligned_only = true;
   row.score_options = false;
-  row.softcap = kKind == WgmmaKind::kSoftcap;
+  row.softcap = kKind == PrefillWgmmaKind::kSoftcap;
   row.max_head_dim = Config::kHeadDim;
   row.tile_rows = Config::kTileQ;
   row.key_tile = Config::kTileKV;
