@@ -137,7 +137,7 @@ TEST_F(SelectWgmmaTest, RowsSayWhatTheyAre) {
     int rows, keys, blocks;
   };
   const Tile tiles[] = {{"hd64", 192, 128, 1},  {"hd64_softcap", 192, 96, 1}, {"hd64_small", 64, 80, 3},
-                        {"hd128", 128, 128, 1}, {"hd192", 128, 96, 1},         {"hd256", 128, 64, 1}};
+                        {"hd128", 128, 128, 1}, {"hd192", 128, 96, 1},        {"hd256", 128, 64, 1}};
   EXPECT_EQ(rows().size(), 18u);
   for (const KernelRow& row : rows()) {
     EXPECT_TRUE(row.float16 != row.bfloat16 && !row.float32) << row.name;
