@@ -164,8 +164,9 @@ inline std::vector<PagedCase> wgmma_paged_cases() {
     c.storage = n % 3 == 1 ? Storage::kSpaced : Storage::kContiguous, c.heads = heads[n % 5];
     cases.push_back(c);
   }
-  // Boxes that tiles of 128 keys do not have: of 112 keys, of 56, 28 and 14, which are no whole swizzles; of 96, of 12.
-  for (int64_t page_size : {80, 40, 20, 10, 12}) {  // of 20 and 10 a box in the tile of 80 keys alone
+  // Boxes of a tile of 80 keys: a whole one, and 40, 20 and 10 rows, of which the last two are no whole swizzles and no box of
+  // another tile; of 96 keys: 12 rows.
+  for (int64_t page_size : {80, 40, 20, 10, 12}) {
     PagedCase c{kHalfTypes[cases.size() % 2], page_size, {70, 193}, {337, 225}, true, RaggedOptions{true}};
     c.heads = page_size == 12 ? HeadSizes{2, 1, 192, 128} : HeadSizes{2, 1, 64, 64};
     cases.push_back(c);

@@ -131,6 +131,17 @@ TEST_F(SelectWgmmaTest, TypicalCallsOnAnH200) {
   }
 }
 
+// Both tiles of head_dim 64 are measured for the same sizes: docs/kernels/prefill-wgmma.md.
+TEST_F(SelectWgmmaTest, ShortCausalCallsTakeTheSmallTile) {
+  AttentionParams p = in_memory(DType::kBFloat16, 16, 1024, 1024, 32, 32, 64, 64);
+  EXPECT_EQ(chosen(p, h200()).name, std::string("attention_prefill_wgmma_bf16_hd64"));
+  p.options.is_causal = true;
+  EXPECT_EQ(chosen(p, h200()).name, std::string("attention_prefill_wgmma_bf16_hd64_small"));
+  p = in_memory(DType::kBFloat16, 4, 4096, 4096, 32, 32, 64, 64);
+  p.options.is_causal = true;
+  EXPECT_EQ(chosen(p, h200()).name, std::string("attention_prefill_wgmma_bf16_hd64"));
+}
+
 TEST_F(SelectWgmmaTest, RowsSayWhatTheyAre) {
   struct Tile {
     const char* row;  // without dtype

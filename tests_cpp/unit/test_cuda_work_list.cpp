@@ -248,6 +248,21 @@ TEST(WorkOrderWgmmaTest, HeadsThatShareKeysStayTogether) {
   }
 }
 
+// Causal tiles are taken from several heads at once, as many as the L2 holds the keys of; others head by head.
+TEST(WorkOrderWgmmaTest, GroupsOfCausalCallsFitTheL2) {
+  const auto pairs = [](int64_t heads_per_kv_head, int64_t len_k, bool causal, int blocks = 132) {
+    AttentionProblem p = problem_of(16, 16 * heads_per_kv_head, heads_per_kv_head, 1024, len_k);
+    p.head_dim = p.head_dim_v = 128;  // 512 bytes of a key and its value
+    if (causal) p.window_right = 0;
+    return WorkOrderWgmma(p, tiles_of(p), blocks).pairs;
+  };
+  EXPECT_EQ(pairs(1, 1024, true), 45) << "24 MB";
+  EXPECT_EQ(pairs(4, 1024, true), 4 * 45);
+  EXPECT_EQ(pairs(4, 1 << 20, true), 4);
+  EXPECT_EQ(pairs(4, 1024, false), 4);
+  EXPECT_EQ(pairs(4, 1024, true, 1 << 20), 4 * 16 * 16) << "one item a thread block: the longest first";
+}
+
 // Nothing overflows with as many items as select.cpp lets through.
 TEST(WorkListTest, AlmostTwoToThe30Items) {
   constexpr int64_t kMost = (INT64_C(1) << 30) - 1;
