@@ -1,4 +1,4 @@
-// Cases for the tiles of the wgmma kernels: 64, 128 or 192 rows of one head, 64 in each group, 64 to 128 keys, boxes of a page's rows,
+// Cases for the tiles of the wgmma kernels: 64, 128 or 192 rows of one head, 64 in each group, 80 to 128 keys, boxes of a page's rows,
 // keys that are split where SMs would be idle, and more work items than SMs. Other families run them, too.
 #pragma once
 
@@ -18,7 +18,7 @@ constexpr DType kHalfTypes[] = {DType::kFloat16, DType::kBFloat16};
 // whose edges are those of tiles, head sizes from 8 to 256, groups of heads, layouts.
 inline std::vector<AttentionCase> wgmma_tile_cases() {
   const int64_t queries[] = {63, 64, 65, 127, 128, 129, 191, 192, 193};
-  const int64_t keys[] = {63, 64, 65, 95, 96, 97, 127, 128, 129, 191, 192, 193, 255, 256, 257, 1000};
+  const int64_t keys[] = {79, 80, 81, 63, 65, 111, 112, 113, 127, 128, 129, 160, 224, 255, 257, 1000};
   const int64_t dims[][2] = {{64, 64},   {128, 128}, {8, 8},     {192, 128}, {24, 8},    {256, 256}, {40, 40},
                              {96, 72},   {128, 40},  {56, 24},   {256, 64},  {72, 72},   {88, 64},   {104, 16},
                              {192, 192}, {120, 120}, {136, 8},   {96, 96},   {152, 152}, {168, 40},  {64, 64},
@@ -115,7 +115,7 @@ inline std::vector<AttentionCase> wgmma_split_cases() {
 inline std::vector<AttentionCase> wgmma_items_cases() {
   AttentionCase base;
   base.op = AttentionOp::kPrefill, base.dtype = DType::kBFloat16, base.is_causal = true;
-  std::vector<AttentionCase> cases(4, base);
+  std::vector<AttentionCase> cases(7, base);
   cases[0].batch_size = 5, cases[0].num_heads = 24, cases[0].num_kv_heads = 8;
   cases[0].seqlen_q = 200, cases[0].seqlen_k = 333, cases[0].head_dim = cases[0].head_dim_v = 128;
   cases[1].batch_size = 2, cases[1].num_heads = 32, cases[1].num_kv_heads = 4, cases[1].dtype = DType::kFloat16;
@@ -125,6 +125,12 @@ inline std::vector<AttentionCase> wgmma_items_cases() {
   cases[2].seqlen_q = cases[2].seqlen_k = 2200, cases[2].head_dim = 192, cases[2].head_dim_v = 128;
   cases[3].batch_size = 6, cases[3].num_heads = 16, cases[3].num_kv_heads = 8, cases[3].is_causal = false;
   cases[3].seqlen_q = 300, cases[3].seqlen_k = 200, cases[3].head_dim = cases[3].head_dim_v = 64;
+  for (size_t n = 4; n < 7; ++n) {  // beyond 2048 keys the groups take no turns
+    cases[n].batch_size = 1, cases[n].seqlen_q = cases[n].seqlen_k = 2177, cases[n].dtype = kHalfTypes[n % 2];
+    cases[n].num_heads = n == 4 ? 8 : 12, cases[n].num_kv_heads = n == 4 ? 1 : 4;
+    cases[n].head_dim = cases[n].head_dim_v = n == 4 ? 128 : 64;
+  }
+  cases[4].window_left = 100, cases[5].window_left = 700, cases[6].softcap = 20.0f;
   return cases;
 }
 
@@ -165,10 +171,10 @@ inline std::vector<PagedCase> wgmma_paged_cases() {
     cases.push_back(c);
   }
   // Boxes of a tile of 80 keys: a whole one, and 40, 20 and 10 rows, of which the last two are no whole swizzles and no box of
-  // another tile; of 96 keys: 12 rows.
-  for (int64_t page_size : {80, 40, 20, 10, 12}) {
+  // another tile; of 112 keys: 14 rows.
+  for (int64_t page_size : {80, 40, 20, 10, 14}) {
     PagedCase c{kHalfTypes[cases.size() % 2], page_size, {70, 193}, {337, 225}, true, RaggedOptions{true}};
-    c.heads = page_size == 12 ? HeadSizes{2, 1, 192, 128} : HeadSizes{2, 1, 64, 64};
+    c.heads = page_size == 14 ? HeadSizes{2, 1, 192, 128} : HeadSizes{2, 1, 64, 64};
     cases.push_back(c);
   }
   PagedCase split{DType::kBFloat16, 16, {64}, {4999}, true, RaggedOptions{true}};

@@ -212,6 +212,15 @@ TEST(SplitPlanWgmmaTest, OnAnH200) {
   EXPECT_EQ(parts(33, 129, 5000, 64, 128), 1);
 }
 
+TEST(TypicalKeysTest, TheAverageOfRaggedSequences) {
+  AttentionProblem p = problem_of(4, 2, 1, 100, 500);
+  EXPECT_EQ(typical_keys(p), 500);
+  p.ragged_k = true;
+  EXPECT_EQ(typical_keys(p), 125);
+  p.batch_size = 0;
+  EXPECT_EQ(typical_keys(p), 500);
+}
+
 // By a counter where thread blocks take several items each.
 TEST(WorkOrderWgmmaTest, CountedWhereItemsAreMoreThanBlocks) {
   const auto counted = [](const AttentionProblem& p, int rows, int blocks) {

@@ -219,7 +219,7 @@ class PtxProductTest : public PtxWgmmaTest {
   }
 };
 
-using AllColumns = std::integer_sequence<int, 64, 80, 96, 128, 192, 256>;
+using AllColumns = std::integer_sequence<int, 64, 80, 96, 112, 128, 192, 256>;
 
 TEST_F(PtxProductTest, OfFloat16) { expect_products<__half, false>(AllColumns{}); }
 TEST_F(PtxProductTest, OfFloat16Transposed) { expect_products<__half, true>(AllColumns{}); }
@@ -291,6 +291,41 @@ TEST_F(PtxWgmmaTest, WarpGroupsTradeRegistersAndMeet) {
   for (size_t place = 0; place < 256; ++place) {
     EXPECT_EQ(out[2 * place], sums[place]) << place;
     EXPECT_EQ(out[2 * place + 1], sums[(place < 128 ? 255 : 127) - place % 128]) << place;
+  }
+}
+
+// Two warp groups in turns: each of `rounds` times the second one triples what the first one has added to.
+__global__ void __launch_bounds__(256) add_and_triple(const uint32_t* in, int rounds, uint32_t* out) {
+  __shared__ uint32_t words[128];
+  const int group = static_cast<int>(threadIdx.x) / 128, place = static_cast<int>(threadIdx.x) % 128;
+  constexpr int kFirst = 1, kSecond = 2;  // whose turn is next
+  if (group == 0) {
+    words[127 - place] = 0;
+    for (int n = 0; n < rounds; ++n) {
+      if (n > 0) ptx::named_barrier_sync<256>(kFirst);
+      words[127 - place] += in[place];
+      ptx::named_barrier_arrive<256>(kSecond);
+    }
+  } else {
+    for (int n = 0; n < rounds; ++n) {
+      ptx::named_barrier_sync<256>(kSecond);
+      words[place] *= 3;
+      if (n + 1 < rounds) ptx::named_barrier_arrive<256>(kFirst);
+    }
+    out[place] = words[place];
+  }
+}
+
+TEST_F(PtxWgmmaTest, WarpGroupsTakeTurns) {
+  std::vector<uint32_t> in;
+  for (uint32_t i = 0; i < 128; ++i) in.push_back(1000 * i + 7);
+  constexpr int kTimes = 9;
+  const auto out = out_of<uint32_t>(
+      in, 128, [&](const uint32_t* from, uint32_t* to) { add_and_triple<<<1, 256, 0, stream()>>>(from, kTimes, to); });
+  for (size_t place = 0; place < 128; ++place) {
+    uint32_t word = 0;
+    for (int n = 0; n < kTimes; ++n) word = 3 * (word + in[127 - place]);
+    EXPECT_EQ(out[place], word) << place;
   }
 }
 

@@ -22,4 +22,11 @@ __device__ __forceinline__ void named_barrier_sync(int id) {
   asm volatile("barrier.cta.sync.aligned %0, %1;" ::"r"(id), "n"(kThreads) : "memory");
 }
 
+// A part of such a barrier that does not wait; `kThreads` counts these, too. What was written before is there for those that sync.
+// PTX ISA, "Parallel synchronization and communication instructions: bar, barrier"; any SM.
+template <int kThreads>
+__device__ __forceinline__ void named_barrier_arrive(int id) {
+  asm volatile("barrier.cta.arrive.aligned %0, %1;" ::"r"(id), "n"(kThreads) : "memory");
+}
+
 }  // namespace dlattn::cuda::ptx

@@ -46,6 +46,12 @@ __device__ __forceinline__ void wgmma_pin(float (&d)[kCount]) {
   for (int i = 0; i < kCount; ++i) asm volatile("" : "+f"(d[i])::"memory");
 }
 
+// A copy of one of d, for a shuffle: for a shuffle of d itself ptxas 13.0 serializes the products (C7511). No instruction.
+__device__ __forceinline__ float wgmma_copy(float x) {
+  asm volatile("" : "+f"(x));
+  return x;
+}
+
 // d = a b, plus d if `accumulate`; rs: a in registers; ss: a and b as descriptors. T: __half or __nv_bfloat16, kColumns: N, of
 // those below. Memory is ordered by the fences before a product and the wait after it. PTX ISA, "wgmma.mma_async"; sm_90a.
 template <typename T, int kColumns, bool kTransposeB>
@@ -109,6 +115,7 @@ struct Wgmma<T, n, kTransposeB> {                                               
 DLATTN_WGMMA(64, 32, 33, 34, 35, 36, 37, 38)
 DLATTN_WGMMA(80, 40, 41, 42, 43, 44, 45, 46)
 DLATTN_WGMMA(96, 48, 49, 50, 51, 52, 53, 54)
+DLATTN_WGMMA(112, 56, 57, 58, 59, 60, 61, 62)
 DLATTN_WGMMA(128, 64, 65, 66, 67, 68, 69, 70)
 DLATTN_WGMMA(192, 96, 97, 98, 99, 100, 101, 102)
 DLATTN_WGMMA(256, 128, 129, 130, 131, 132, 133, 134)

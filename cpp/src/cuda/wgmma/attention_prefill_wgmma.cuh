@@ -27,7 +27,7 @@
 namespace dlattn::cuda {
 namespace prefill_wgmma {
 
-template <typename T, class Config, bool kSoftcap>
+template <typename T, class Config, bool kSoftcap, bool kTurns>
 __global__ __launch_bounds__(Config::kThreads, Config::kBlocks) void attention_prefill_wgmma(
     const __grid_constant__ AttentionProblem problem, const __grid_constant__ WorkList list,
     const __grid_constant__ Partials partials, const __grid_constant__ KeyBoxes boxes,
@@ -53,12 +53,12 @@ __global__ __launch_bounds__(Config::kThreads, Config::kBlocks) void attention_p
     if (threadIdx.x == 32) {
       schedule<T, Config>(problem, list, smem);
     } else if (threadIdx.x < 32) {
-      const Loader<T, Config> loader{problem, maps, boxes, smem, ptx::lane_id()};
+      const Loader<T, Config> loader{problem, maps, boxes, smem, ptx::lane_id(), list.counter != nullptr};
       loader.run();
     }
   } else {
     ptx::setmaxnreg_inc<Config::kConsumerRegs>();
-    Consumer<T, Config, kSoftcap> consumer(problem, list, smem);
+    Consumer<T, Config, kSoftcap, kTurns> consumer(problem, list, smem);
     consumer.run(maps, partials);
     if (threadIdx.x % 32 == 0) ptx::bulk_wait<0>();
   }

@@ -1,11 +1,13 @@
 // A consumer warp group of attention_prefill_wgmma: 64 rows of each item, from scores to results.
 #pragma once
 
+#include <cfloat>
 #include <type_traits>
 
 #include "cuda/attn/convert.cuh"
 #include "cuda/attn/softmax.cuh"
 #include "cuda/ptx/special.cuh"
+#include "cuda/ptx/warp_group.cuh"
 #include "cuda/ptx/wgmma.cuh"
 #include "cuda/wgmma/epilogue.cuh"
 #include "cuda/wgmma/storage.cuh"
@@ -13,10 +15,10 @@
 namespace dlattn::cuda {
 namespace prefill_wgmma {
 
-template <typename T, class Config, bool kSoftcap>
+template <typename T, class Config, bool kSoftcap, bool kTurns>
 struct Consumer {
   using Storage = SharedStorage<T, Config>;
-  static constexpr int kHeadDim = Config::kHeadDim, kKeys = Config::kTileKV, kPanels = Config::kPanels;
+  static constexpr int kHeadDim = Config::kHeadDim, kKeys = Config::kTileKV;
   static constexpr int kSteps = kHeadDim / 16;
   static constexpr bool kQInRegisters = Config::kQInRegisters;
   // The reference of a row moves when a thread's exponentials of a tile have a larger sum, or all so far a smaller one:
@@ -43,28 +45,39 @@ struct Consumer {
   // All items.
   __device__ __forceinline__ void run(const TensorMaps& maps, const Partials& partials) {
     Ring<Storage::kItems> items;
+    if (group() == Config::kGroups - 1) pass_turn();  // the first turn is group 0's
     for (;; items.next()) {
       wait(smem.item_full[items.place()], items.parity());
       const WorkItem& item = smem.items[items.place()];
-      if (item.kind == WorkItem::kExit) return;
-      if (item.kind == WorkItem::kItem) {
-        attend(item);
-        store(item, maps, partials);
-      }
+      if (item.is_end) break;
+      attend(item);
+      store(item, maps, partials);
       __syncwarp();
       arrive(smem.item_empty[items.place()]);
     }
+    if (group() == 0) await_turn();  // as often as it is passed
   }
 
  private:
   // Read again each time: they would cost registers.
   __device__ __forceinline__ static int lane() { return ptx::lane_id(); }
-  __device__ __forceinline__ static int group() { return ptx::thread_id() / 128 - 1; }
+  __device__ __forceinline__ static int group() {
+    return static_cast<int>(static_cast<uint32_t>(ptx::thread_id()) / 128) - 1;
+  }
   __device__ __forceinline__ static int warp_row() { return ptx::thread_id() / 32 * 16 - 64; }  // the warp's first one
 
   // A barrier of whose phase each consumer warp is a part.
   __device__ __forceinline__ void release(uint64_t& barrier) const {
     if (lane() == 0) arrive(barrier);
+  }
+
+  // Turns: a group asks for the products of a tile when the group before it has asked for its own; so one group's exponentials
+  // go with another one's products. Each group has one turn in each tile of an item.
+  __device__ __forceinline__ static void await_turn() {
+    if constexpr (kTurns) ptx::named_barrier_sync<256>(1 + group());
+  }
+  __device__ __forceinline__ static void pass_turn() {
+    if constexpr (kTurns) ptx::named_barrier_arrive<256>(group() + 1 == Config::kGroups ? 1 : group() + 2);
   }
 
   // A thread's row i of the group, or the last one that there is.
@@ -123,6 +136,7 @@ struct Consumer {
       wait(smem.v_full[v.place()], v.parity());
       __syncwarp();
       release(smem.v_empty[v.place()]);
+      await_turn(), pass_turn();
     }
   }
 
@@ -216,7 +230,9 @@ struct Consumer {
     x += __shfl_xor_sync(0xffffffffu, x, 1);
     return x + __shfl_xor_sync(0xffffffffu, x, 2);
   }
-  // Then the references move, by powers of two: nothing is rounded. Infinite exponentials are beyond that.
+  // Then the references move, by powers of two, which rounds nothing; at first also so that the exponential of the tile's first
+  // key is one: equal weights are then exact in float16 and bfloat16. Infinite exponentials are beyond that.
+  template <bool kFirst>
   __device__ __forceinline__ void keep_in_range(const WorkItem& item, float (&sums)[2], float (&factor)[2]) {
     if (item.careful) return;
 #pragma unroll
@@ -226,14 +242,22 @@ struct Consumer {
       if ((!(sum < INFINITY) || is_lost) && has_row(item, i)) fail(item);
       const float near_one = sum > 1.0f ? sum : sum + before < 4 * kSmallSum ? sum + before : 1.0f;
       // At most as far as the power of two is a normal number.
-      const int exponent = near_one >= kLeastSum && near_one < INFINITY ? min(ilogbf(near_one), 126) : 0;
-      const auto by = static_cast<float>(exponent);
-      const float moved = ptx::ex2_approx_ftz(-by);
-      reference[i] += by, factor[i] *= moved;
+      const int exponent =
+          near_one >= kLeastSum && near_one < INFINITY ? min((__float_as_int(near_one) >> 23) - 127, 125) : 0;
+      const float mantissa = kFirst ? mantissa_of_first(i) : 1.0f;
+      const float moved = __fdividef(ptx::ex2_approx_ftz(-static_cast<float>(exponent)), mantissa);
+      reference[i] += static_cast<float>(exponent) + __log2f(mantissa), factor[i] *= moved;
       sums[i] = 0.25f * sum * moved, row_sum[i] = 0.25f * before;  // each thread has its share, and so none too little
 #pragma unroll
       for (int j = 0; j < kKeys / 8; ++j) scores[4 * j + 2 * i] *= moved, scores[4 * j + 2 * i + 1] *= moved;
     }
+  }
+
+  // Of the exponential of the tile's first key, of a thread's row i; 1 if that is 0 or infinite.
+  __device__ __forceinline__ float mantissa_of_first(int i) const {
+    const float first = __shfl_sync(0xffffffffu, ptx::wgmma_copy(scores[2 * i]), 0, 4);
+    const bool is_normal = first >= FLT_MIN && first < INFINITY;
+    return is_normal ? __int_as_float((__float_as_int(first) & 0x007fffff) | 0x3f800000) : 1.0f;
   }
 
   __device__ __forceinline__ void convert() {
@@ -249,11 +273,13 @@ struct Consumer {
   __device__ __forceinline__ void step(const WorkItem& item, int tile, bool masked) {
     const Ring<Config::kStages> k{v.used + 1};
     wait(smem.k_full[k.place()], k.parity());
+    await_turn();
     ptx::wgmma_fence();
     issue_scores(k);
     wait(smem.v_full[v.place()], v.parity());
     ptx::wgmma_fence();
     issue_values();
+    pass_turn();
     ptx::wgmma_wait<1>();
     ptx::wgmma_pin(scores);
     release(smem.k_empty[k.place()]);
@@ -265,7 +291,7 @@ struct Consumer {
     exponentiate(careful, sums);
     // The branch also keeps the compiler from waiting for the products before there are exponentials.
     const bool moves = out_of_range(sums);
-    if (moves) keep_in_range(item, sums, factor);
+    if (moves) keep_in_range<false>(item, sums, factor);
     ptx::wgmma_wait<0>();
     ptx::wgmma_pin(acc);
     release(smem.v_empty[v.place()]);
@@ -281,13 +307,16 @@ struct Consumer {
 
   // An item's tiles, the last ones first.
   __device__ __forceinline__ void attend(const WorkItem& item) {
-    const TileWalk& walk = item.walks[group()];  // read again each time: no registers
+    // Where registers are few, read again each time.
+    std::conditional_t<(Config::kConsumerRegs > 200), const TileWalk, const TileWalk&> walk = item.walks[group()];
     wait(smem.q_full, item.q_parity);
     load_q();
     skip(item.last_tile - walk.last);
     wait(smem.k_full[v.place()], v.parity());
+    await_turn();
     ptx::wgmma_fence();
     issue_scores(v);
+    pass_turn();
     ptx::wgmma_wait<0>();
     ptx::wgmma_pin(scores);
     release(smem.k_empty[v.place()]);
@@ -298,8 +327,9 @@ struct Consumer {
     if (walk.last >= walk.whole_end || walk.last < walk.whole_begin) hide(item, walk.last);
     if (item.careful) move_references(factor);
     exponentiate(item.careful, sums);
-    // With q in registers the first check is slower: 14.4 us instead of 13.2 for 512 causal queries. Measured, not understood.
-    if (kQInRegisters ? out_of_range(sums) : out_of_range_at_first(sums)) keep_in_range(item, sums, factor);
+    // Without turns the first warp's delay, where a causal tile begins, keeps the groups apart: 13.2 us instead of 14.4.
+    constexpr bool kByDelay = kQInRegisters && !kTurns;
+    if (kByDelay ? out_of_range(sums) : out_of_range_at_first(sums)) keep_in_range<true>(item, sums, factor);
     row_sum[0] = sums[0], row_sum[1] = sums[1];
     convert();
 #pragma unroll

@@ -61,8 +61,7 @@ struct Epilogue {
     }
   }
 
-  // Each warp its 16 rows, some panels at a time, through shared memory: from there they are copied by TMA, or by
-  // the threads if the copy would write rows of another sequence.
+  // Each warp its 16 rows.
   __device__ __forceinline__ void store_out(const TensorMaps& maps, const float (&acc)[kHeadDim / 2],
                                             const float (&factor)[2]) const {
     // Hidden values may be NaN.
@@ -70,48 +69,81 @@ struct Epilogue {
       const float f = factor[i];
       return f < 0.0f ? 0u : pack<T>(acc[x] * f, acc[x + 1] * f);
     };
-    const int first_row = group * 64 + warp * 16, row = lane % 16, left = num_rows - warp * 16;
-#pragma unroll
-    for (int first = 0; first < kPanels; first += kOutPanels) {
-      if (first * 64 >= p.head_dim_v) break;
-      if (lane == 0) {  // the warp's copy before has read its rows; of the same item, even written
-        if (item.careful) {
-          ptx::bulk_wait<0>();
-        } else {
-          ptx::bulk_wait_read<0>();
-        }
-      }
-      __syncwarp();
-#pragma unroll
-      for (int j = 4 * first; j < 4 * min(first + kOutPanels, kPanels); ++j) {
-        const int chunk = (2 * (j % 4) + lane / 16) ^ (row & 7);
-        const uint32_t words[4] = {pair(8 * j, 0), pair(8 * j + 2, 1), pair(8 * j + 4, 0), pair(8 * j + 6, 1)};
-        ptx::stmatrix_x4(ptx::smem_address(smem.out[j / 4 - first][first_row + row]) + 16 * chunk, words);
-      }
-      ptx::fence_async_shared();
-      __syncwarp();
-      if (p.ragged_q && left < 16) {
-        copy_rows(first, left);
-      } else if (lane == 0 && left > 0) {
-#pragma unroll
-        for (int panel = first; panel < min(first + kOutPanels, kPanels); ++panel) {
-          if (panel * 64 >= p.head_dim_v) break;
-          ptx::tma_store_4d(&maps.out, ptx::smem_address(smem.out[panel - first][first_row]), panel * 64,
-                            item.q_row + first_row, item.head, item.q_batch);
-        }
-        ptx::bulk_commit();
-      }
+    const int left = num_rows - warp * 16;
+    if constexpr (kOutPanels == 0) {
+      store_from_registers(pair, left);
+    } else {
+      store_by_copy(maps, pair, left);
     }
   }
 
  private:
+  // Through shared memory: from there rows are copied by TMA, or by the threads if the copy would write rows of another sequence.
+  template <typename Pair>
+  __device__ __forceinline__ void store_by_copy(const TensorMaps& maps, const Pair& pair, int left) const {
+    const int first_row = group * 64 + warp * 16, row = lane % 16;
+    if (lane == 0) {  // the warp's copy before has read its rows; of the same item, even written
+      if (item.careful) {
+        ptx::bulk_wait<0>();
+      } else {
+        ptx::bulk_wait_read<0>();
+      }
+    }
+    __syncwarp();
+#pragma unroll
+    for (int j = 0; j < kHeadDim / 16; ++j) {
+      const int chunk = (2 * (j % 4) + lane / 16) ^ (row & 7);
+      const uint32_t words[4] = {pair(8 * j, 0), pair(8 * j + 2, 1), pair(8 * j + 4, 0), pair(8 * j + 6, 1)};
+      ptx::stmatrix_x4(ptx::smem_address(smem.out[j / 4][first_row + row]) + 16 * chunk, words);
+    }
+    ptx::fence_async_shared();
+    __syncwarp();
+    if (p.ragged_q && left < 16) {
+      copy_rows(left);
+    } else if (lane == 0 && left > 0) {
+#pragma unroll
+      for (int panel = 0; panel < kOutPanels; ++panel) {
+        if (panel * 64 >= p.head_dim_v) break;
+        ptx::tma_store_4d(&maps.out, ptx::smem_address(smem.out[panel][first_row]), panel * 64, item.q_row + first_row,
+                          item.head, item.q_batch);
+      }
+      ptx::bulk_commit();
+    }
+  }
+
+  // A quad's threads exchange words until each has 8 bytes of a row, and the quad 32: what memory is written in. Of 16 bytes each,
+  // which is twice as many exchanges, it takes longer.
+  template <typename Pair>
+  __device__ __forceinline__ void store_from_registers(const Pair& pair, int left) const {
+    const bool upper = lane % 2 == 1;
+    const int column = 8 * (lane % 2) + 4 * (lane % 4 / 2);
+    T* to = static_cast<T*>(p.out) + item.q_batch * p.out_stride_batch + item.head * p.out_stride_head +
+            static_cast<int64_t>(item.q_row + group * 64 + warp * 16 + lane / 4) * p.out_stride_seq + column;
+#pragma unroll
+    for (int j = 0; j < kHeadDim / 8; j += 2) {
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        uint32_t first = pair(4 * j + 2 * i, i), second = pair(4 * j + 4 + 2 * i, i);
+        exchange(first, second, upper);
+        if (lane / 4 + 8 * i < left && 8 * j + column < p.head_dim_v) {
+          *reinterpret_cast<uint2*>(to + 8 * i * p.out_stride_seq + 8 * j) = make_uint2(first, second);
+        }
+      }
+    }
+  }
+  // With the lane next to this one: the upper one's first word for the lower one's second.
+  __device__ __forceinline__ static void exchange(uint32_t& first, uint32_t& second, bool upper) {
+    const uint32_t got = __shfl_xor_sync(0xffffffffu, upper ? first : second, 1);
+    (upper ? first : second) = got;
+  }
+
   // Of the group's first row.
   __device__ __forceinline__ int64_t lse_at() const {
     return item.q_batch * p.lse_stride_batch + item.head * p.lse_stride_head + item.q_row + group * 64;
   }
 
-  // The first `left` of the warp's rows, of the panels that are there, 4 rows at a time.
-  __device__ __forceinline__ void copy_rows(int first_panel, int left) const {
+  // The first `left` of the warp's rows, 4 at a time.
+  __device__ __forceinline__ void copy_rows(int left) const {
     const int first_row = group * 64 + warp * 16;
     T* to = static_cast<T*>(p.out) + item.q_batch * p.out_stride_batch + item.head * p.out_stride_head;
 #pragma unroll 1
@@ -119,7 +151,7 @@ struct Epilogue {
       const int64_t at = static_cast<int64_t>(item.q_row + first_row + row) * p.out_stride_seq;
 #pragma unroll
       for (int panel = 0; panel < kOutPanels; ++panel) {
-        const int column = (first_panel + panel) * 64 + lane % 8 * 8;
+        const int column = panel * 64 + lane % 8 * 8;
         if (column >= p.head_dim_v) continue;
         *reinterpret_cast<uint4*>(to + at + column) =
             reinterpret_cast<const uint4*>(smem.out[panel][first_row + row])[lane % 8 ^ (row & 7)];

@@ -29,11 +29,11 @@ inline uint64_t next_launch_key() {
   return next.fetch_add(kOdd, std::memory_order_relaxed);
 }
 
-template <DType kDType, class Config, bool kSoftcap>
+template <DType kDType, class Config, bool kSoftcap, bool kTurns>
 void launch_tiles_wgmma(const AttentionProblem& p, const KernelRow& row, const LaunchContext& context) {
   using T = typename ElementOf<kDType>::Type;
   static_assert(sizeof(prefill_wgmma::SharedStorage<T, Config>) <= Config::kSharedBytes);
-  constexpr auto* kKernel = prefill_wgmma::attention_prefill_wgmma<T, Config, kSoftcap>;
+  constexpr auto* kKernel = prefill_wgmma::attention_prefill_wgmma<T, Config, kSoftcap, kTurns>;
   constexpr int kRows = Config::kTileQ, kKeys = Config::kTileKV;
   const RowTiles tiles = row_tiles(row, p);
   const int num_sms = std::max(context.caps.num_sms, 1);
@@ -67,10 +67,23 @@ void launch_tiles_wgmma(const AttentionProblem& p, const KernelRow& row, const L
   }
 }
 
+// The groups take turns where sequences are short.
+template <DType kDType, class Config, bool kSoftcap>
+void launch_config_wgmma(const AttentionProblem& p, const KernelRow& row, const LaunchContext& context) {
+  if constexpr (Config::kTurnKeys == 0) {
+    launch_tiles_wgmma<kDType, Config, kSoftcap, false>(p, row, context);
+  } else if constexpr (Config::kTurnKeys == kAnyKeys) {
+    launch_tiles_wgmma<kDType, Config, kSoftcap, true>(p, row, context);
+  } else {
+    (typical_keys(p) <= Config::kTurnKeys ? launch_tiles_wgmma<kDType, Config, kSoftcap, true>
+                                          : launch_tiles_wgmma<kDType, Config, kSoftcap, false>)(p, row, context);
+  }
+}
+
 template <DType kDType, int kHeadDim, PrefillWgmmaKind kKind>
 void launch_prefill_wgmma(const AttentionProblem& problem, const KernelRow& row, const LaunchContext& context) {
-  launch_tiles_wgmma<kDType, PrefillWgmmaConfig<kHeadDim, kKind>, kKind == PrefillWgmmaKind::kSoftcap>(problem, row,
-                                                                                                       context);
+  using Config = PrefillWgmmaConfig<kHeadDim, kKind>;
+  launch_config_wgmma<kDType, Config, kKind == PrefillWgmmaKind::kSoftcap>(problem, row, context);
 }
 
 }  // namespace dlattn::cuda

@@ -30,6 +30,11 @@ inline SplitPlan split_plan_wgmma(const AttentionProblem& p, const RowTiles& til
   return plan;
 }
 
+// The keys of a sequence, on average if they are ragged.
+inline int64_t typical_keys(const AttentionProblem& p) {
+  return p.ragged_k ? p.max_len_k / std::max<int64_t>(p.batch_size, 1) : p.max_len_k;
+}
+
 // In which order items are taken (WorkList).
 struct WorkOrderWgmma {
   static constexpr size_t kCounterBytes = 256;  // of workspace

@@ -22,25 +22,24 @@ struct KeyBoxes {
   int box_rows = 0;
 };
 
-// One thread. An item is published when all have finished the one before the last; if that one failed, it comes again. With a
-// counter also not before the loader is near the end of the one before.
+// One thread. An item is published when all have finished the one whose place it takes; if that one failed, it comes again. With a
+// counter also not before the loader is near the end of the one before. The end, when all that there were are finished.
 template <typename T, class Config>
 __device__ __forceinline__ void schedule(const AttentionProblem& p, const WorkList& list,
                                          SharedStorage<T, Config>& smem) {
   const int num_blocks = static_cast<int>(gridDim.x), block = static_cast<int>(blockIdx.x);
-  Ring<SharedStorage<T, Config>::kItems> ring;
+  constexpr uint32_t kItems = SharedStorage<T, Config>::kItems;
+  Ring<kItems> ring;
   if (list.counter != nullptr && block == 0) list.counter->set_up(list.key);
   bool first = true, more = true;
   uint32_t q_parity = 0;
   for (;; ring.next()) {
     WorkItem& item = smem.items[ring.place()];
+    int* failed = &smem.failed[ring.place()];
     wait(smem.item_empty[ring.place()], ring.parity() ^ 1);
     // Taken late, an item goes to a block that is really about to be free.
     if (list.counter != nullptr && ring.used > 0) wait(smem.item_late, (ring.used - 1) & 1);
-    if (smem.failed[ring.place()] != 0) {
-      smem.failed[ring.place()] = 0;
-      item.careful = true;
-    } else {
+    if (*failed == 0) {
       bool found = false;
       while (more && !found) {
         const int index = first                     ? block
@@ -50,23 +49,31 @@ __device__ __forceinline__ void schedule(const AttentionProblem& p, const WorkLi
         more = index < list.num_items;
         found = more && make_item<Config>(p, list, index, item);
       }
-      // Nothing more: the last item, the other one in the ring, may still fail.
       if (!found) {
-        const bool pausing = ring.used > 0 && smem.items[ring.place() ^ 1].kind == WorkItem::kPause;
-        item.kind = pausing ? WorkItem::kExit : WorkItem::kPause;
+        item.is_end = true;
+        Ring<kItems> other{ring.used < kItems ? 0 : ring.used - kItems + 1};
+#pragma unroll 1
+        for (; other.used < ring.used; other.next()) {
+          wait(smem.item_empty[other.place()], other.parity());
+          if (smem.failed[other.place()] == 0) continue;
+          item.copy(smem.items[other.place()]);
+          failed = &smem.failed[other.place()];
+          break;
+        }
       }
     }
+    if (*failed != 0) *failed = 0, item.careful = true;
     item.q_parity = q_parity;
-    if (item.kind == WorkItem::kItem) {
-      q_parity ^= 1;
+    q_parity ^= 1;
+    const bool is_end = item.is_end;
+    if (!is_end) {
 #pragma unroll 1
       for (int group = 0; group < Config::kGroups; ++group) {
         item.walks[group] = item.template walk_of<Config::kTileKV>(list, group);
       }
     }
-    const bool is_last = item.kind == WorkItem::kExit;
     arrive(smem.item_full[ring.place()]);
-    if (is_last) return;
+    if (is_end) return;
   }
 }
 
@@ -82,6 +89,7 @@ struct Loader {
   const KeyBoxes& boxes;
   Storage& smem;
   const int lane;
+  const bool counted;
 
   // Of a tile of a paged cache: where this lane's box is.
   struct Place {
@@ -155,42 +163,44 @@ struct Loader {
     for (;; items.next()) {
       wait(smem.item_full[items.place()], items.parity());
       const WorkItem& item = smem.items[items.place()];
-      if (item.kind == WorkItem::kExit) return;
-      if (item.kind != WorkItem::kItem && lane == 0) arrive(smem.item_late);
-      if (item.kind == WorkItem::kItem) {
-        const int late_tile = min(item.first_tile + 1, item.last_tile);
-        Place place = place_of(item, item.last_tile);
-        Unclean rows = {0, kKeys};  // of the tile before: cleared once the next k is on its way
-        uint32_t stage_before = 0;
-        const auto clean_before = [&] {
-          if (!rows.any()) return;
-          wait(smem.v_raw, raw.parity());
-          raw.next();
-          clean(rows, smem.v[stage_before]);
-          if (lane == 0) arrive(smem.v_full[stage_before]);
-        };
+      if (item.is_end) return;
+      const int late_tile = min(item.first_tile + 1, item.last_tile);
+      Place place = place_of(item, item.last_tile);
+      Unclean rows = {0, kKeys};  // of the tile before: cleared once the next k is on its way
+      uint32_t stage_before = 0;
+      const auto clean_before = [&] {
+        if (!rows.any()) return;
+        wait(smem.v_raw, raw.parity());
+        raw.next();
+        clean(rows, smem.v[stage_before]);
+        if (lane == 0) arrive(smem.v_full[stage_before]);
+      };
 #pragma unroll 1
-        for (int tile = item.last_tile; tile >= item.first_tile; --tile) {
-          const uint32_t stage = ring.place(), empty = ring.parity() ^ 1;
-          wait(smem.k_empty[stage], empty);
-          __syncwarp();
-          copy_tile(item, tile, place, &maps.k, smem.k[stage], smem.k_full[stage]);
-          if (tile == item.last_tile) {
-            wait(smem.q_empty, item.q_parity ^ 1);
-            copy_q(item);
-          }
-          if (tile == late_tile && lane == 0) arrive(smem.item_late);
-          clean_before();
-          rows = unclean(item, tile), stage_before = stage;
-          wait(smem.v_empty[stage], empty);
-          copy_tile(item, tile, place, &maps.v, smem.v[stage], rows.any() ? smem.v_raw : smem.v_full[stage]);
-          if (tile > item.first_tile) place = place_of(item, tile - 1);
-          ring.next();
+      for (int tile = item.last_tile; tile >= item.first_tile; --tile) {
+        const uint32_t stage = ring.place(), empty = ring.parity() ^ 1;
+        wait(smem.k_empty[stage], empty);
+        __syncwarp();
+        copy_tile(item, tile, place, &maps.k, smem.k[stage], smem.k_full[stage]);
+        if (tile == item.last_tile) {
+          wait(smem.q_empty, item.q_parity ^ 1);
+          copy_q(item);
         }
+        if (tile == late_tile) near_the_end();
         clean_before();
+        rows = unclean(item, tile), stage_before = stage;
+        wait(smem.v_empty[stage], empty);
+        copy_tile(item, tile, place, &maps.v, smem.v[stage], rows.any() ? smem.v_raw : smem.v_full[stage]);
+        if (tile > item.first_tile) place = place_of(item, tile - 1);
+        ring.next();
       }
+      clean_before();
       arrive(smem.item_empty[items.place()]);
     }
+  }
+
+  // Of an item: only with a counter does anybody wait for that.
+  __device__ __forceinline__ void near_the_end() const {
+    if (counted && lane == 0) arrive(smem.item_late);
   }
 
   __device__ __forceinline__ void copy_q(const WorkItem& item) const {

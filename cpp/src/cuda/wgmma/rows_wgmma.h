@@ -12,7 +12,7 @@ namespace dlattn::cuda {
 // TFLOP/s of long sequences over the 60 of the float32 units: docs/kernels/prefill-wgmma.md.
 constexpr double prefill_wgmma_rate(int head_dim, PrefillWgmmaKind kind) {
   if (kind == PrefillWgmmaKind::kSmall) return 7.2;
-  const double plain = head_dim == 64 ? 8.6 : head_dim == 256 ? 12.8 : 12.2;
+  const double plain = head_dim == 64 ? 8.6 : head_dim == 256 ? 13.4 : 12.2;
   return kind == PrefillWgmmaKind::kSoftcap ? 0.75 * plain : plain;  // of softcap: a guess
 }
 

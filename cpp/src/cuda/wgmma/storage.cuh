@@ -17,12 +17,13 @@ namespace prefill_wgmma {
 // Panels of 64 columns: rows of 128 bytes, swizzled (ptx/wgmma.cuh).
 template <typename T, class Config>
 struct SharedStorage {
-  static constexpr int kPanels = Config::kPanels, kStages = Config::kStages, kItems = 2;
+  static constexpr int kPanels = Config::kPanels, kOutPanels = Config::kOutPanels, kStages = Config::kStages,
+                       kItems = 4;
 
   alignas(1024) T q[kPanels][Config::kTileQ][64];
   alignas(1024) T k[kStages][kPanels][Config::kTileKV][64];
   alignas(1024) T v[kStages][kPanels][Config::kTileKV][64];
-  alignas(1024) T out[Config::kOutPanels][Config::kTileQ][64];  // some panels at a time
+  alignas(1024) T out[kOutPanels][Config::kTileQ][64];
   alignas(8) uint64_t q_full, q_empty;
   uint64_t k_full[kStages], k_empty[kStages], v_full[kStages], v_empty[kStages];
   uint64_t v_raw;  // the copy of a tile of v of which some rows are to be cleared
@@ -30,8 +31,7 @@ struct SharedStorage {
   uint64_t item_late;  // the loader is near the end of an item: 1 thread; waited for by the scheduler
   WorkItem items[kItems];
   int failed[kItems];
-  float
-      scale_log2;  // as in the work list; from here it comes into a register, which is faster than a constant as an operand
+  float scale_log2;  // as in the work list; read from here it lies in a register, and is no slower constant operand
 
   __device__ __forceinline__ void init(const WorkList& list) {
     constexpr int kConsumerWarps = 4 * Config::kGroups;

@@ -16,8 +16,7 @@ struct alignas(16) TileWalk {
 // What the scheduler tells the others about an item.
 struct WorkItem {
   static constexpr int kMostGroups = 3;
-  enum Kind : int { kItem, kPause, kExit };  // kPause: nothing at present
-  Kind kind;
+  bool is_end;   // there are no more; the rest is not set
   bool careful;  // see `softmax` in attention_prefill_wgmma.cuh
   bool is_part;
   int head, kv_head, batch, slot, part;
@@ -30,6 +29,14 @@ struct WorkItem {
   uint32_t q_parity;          // of the phase in which q arrives
   int k_row, k_batch;         // of key 0 in k and v, unless they are paged
   TileWalk walks[kMostGroups];
+
+  // In few registers.
+  __device__ __forceinline__ void copy(const WorkItem& other) {
+    const auto* from = reinterpret_cast<const uint32_t*>(&other);
+    auto* to = reinterpret_cast<uint32_t*>(this);
+#pragma unroll 1
+    for (int i = 0; i < static_cast<int>(sizeof(WorkItem) / sizeof(uint32_t)); ++i) to[i] = from[i];
+  }
 
   __device__ __forceinline__ int rows_of(int group) const { return num_rows - 64 * group; }
 
@@ -101,7 +108,7 @@ __device__ __forceinline__ bool make_item(const AttentionProblem& p, const WorkL
   } else if (p.seqlens_k.data != nullptr) {
     len_k = bounded(p.seqlens_k, batch, 0, max_len_k);
   }
-  item.kind = WorkItem::kItem;
+  item.is_end = false;
   item.careful = false;
   item.batch = batch;
   item.kv_head = static_cast<int>(list.heads_per_kv_head.div(static_cast<uint32_t>(item.head)));
