@@ -255,6 +255,11 @@ inline std::vector<ScoreCase> many_items_score_cases() {
     cases.push_back({call, Course::kFirstKey, 200.0});
     cases.push_back({call, Course::kFirstKeyOfRow, 200.0});
   }
+  call.batch_size = 20;  // 5 and more of each block
+  cases.push_back({call, Course::kFirstKey, 200.0});
+  cases.push_back({call, Course::kFirstKeyOfRow, 200.0});
+  call.batch_size = 1, call.num_heads = 32, call.seqlen_k = 2300, call.head_dim = call.head_dim_v = 128;
+  cases.push_back({call, Course::kFirstKey, 200.0});
   return cases;
 }
 

@@ -5,12 +5,14 @@
 //   tile      kGroups x 64 rows x kTileKV keys; the products of 64 rows are a consumer warp group's
 //   roles     producer warp group: warp 0 copies q, k and v (producer.cuh), a thread of warp 1 looks up items ahead of time;
 //             consumer warp groups: scores, exponentials, products, results (consumer.cuh, epilogue.cuh)
-//   smem      q, kStages tiles of k and of v, results: panels of 64 columns, swizzled as TMA and wgmma do (storage.cuh)
-//   sync      mbarriers: full (copies have arrived) and empty (no longer read) of each stage; the same for items
+//   smem      q, kStages tiles of k and of v, results of narrow heads: panels of 64 columns, swizzled as TMA and wgmma do
+//             (storage.cuh)
+//   sync      mbarriers: full (copies have arrived) and empty (no longer read) of each stage; the same for items. kTurns: named
+//             barriers, so that warp groups ask for their products one after the other, not at the same time
 //             The grid may begin while the one before it ends, and so may the one after it (ptx/grid_dependency.cuh)
 //   overlap   the products of the tile before are computed during the exponentials; the next scores are asked for ahead of them
-//   softmax   no row maximum: exponentials are relative to a reference of each row, 0 at first, which moves by powers of two
-//             where a row's exponentials are not near 1. If some were infinite, or all too small to be exact, the item comes
+//   softmax   no row maximum: exponentials are relative to a reference of each row, 0 at first, which moves where a row's
+//             exponentials are not near 1. If some were infinite, or all too small to be exact, the item comes
 //             again, carefully: relative to the maximum of every tile, and what is subtracted is exact
 //   assumes   what select.cpp asks of wgmma rows: strides of TMA, 16-byte rows, counts of 32 bits
 //   sources   docs/kernels/prefill-wgmma.md

@@ -22,8 +22,9 @@ struct PrefillWgmmaTile {
   // Panels of q, k, v and of results, and 1 KiB for barriers and the like.
   static constexpr int kSharedBytes = 128 * (kPanels * (kTileQ + 2 * kStages * kTileKV) + kOutPanels * kTileQ) + 1024;
   static_assert(kBlocks * (kSharedBytes + 1024) <= 228 * 1024, "sm_90: 1 KiB of each thread block is reserved");
-  static_assert(kTileKV % 16 == 0 && kTileKV <= 256, "rows of a box of TMA, columns of a wgmma");
+  static_assert(kTileKV % 16 == 0 && kTileKV <= 256, "rows of a box of TMA, columns of a wgmma and its depth");
   static_assert(kGroups > 1 || kTurnKeys == 0);
+  static_assert(kStages > 1, "a group may be a tile ahead of another one");
   static_assert(kProducerRegs % 8 == 0 && kConsumerRegs % 8 == 0, "setmaxnreg");
   // setmaxnreg moves registers that the block was started with: the same number for each thread, a multiple of 8.
   static constexpr int kStartRegs = 64 * 1024 / (kBlocks * kThreads) / 8 * 8;

@@ -74,10 +74,11 @@ struct Consumer {
   // Turns: a group asks for the products of a tile when the group before it has asked for its own; so one group's exponentials
   // go with another one's products. Each group has one turn in each tile of an item.
   __device__ __forceinline__ static void await_turn() {
-    if constexpr (kTurns) ptx::named_barrier_sync<256>(1 + group());
+    if constexpr (kTurns) ptx::named_barrier_sync<256>(kFirstTurn + group());
   }
   __device__ __forceinline__ static void pass_turn() {
-    if constexpr (kTurns) ptx::named_barrier_arrive<256>(group() + 1 == Config::kGroups ? 1 : group() + 2);
+    if constexpr (kTurns)
+      ptx::named_barrier_arrive<256>(group() + 1 == Config::kGroups ? kFirstTurn : kFirstTurn + group() + 1);
   }
 
   // A thread's row i of the group, or the last one that there is.
@@ -223,41 +224,50 @@ struct Consumer {
   // The same for the first tile. There a sum of 0 is no reason: in a causal one the first rows' few keys are not all threads',
   // and what is lost does not matter, or check_sums() will find that all is.
   __device__ __forceinline__ bool out_of_range_at_first(const float (&sums)[2]) const {
-    const auto fits = [](float sum) { return (sum >= kSmallSum || sum == 0.0f) && sum <= kLargeSum; };
-    return __any_sync(0xffffffffu, !(fits(sums[0]) && fits(sums[1])));
+    return __any_sync(0xffffffffu, !(fits_at_first(sums[0]) && fits_at_first(sums[1])));
+  }
+  __device__ __forceinline__ static bool fits_at_first(float sum) {
+    return (sum >= kSmallSum || sum == 0.0f) && sum <= kLargeSum;
   }
   __device__ __forceinline__ static float quad_sum(float x) {
     x += __shfl_xor_sync(0xffffffffu, x, 1);
     return x + __shfl_xor_sync(0xffffffffu, x, 2);
   }
-  // Then the references move, by powers of two, which rounds nothing; at first also so that the exponential of the tile's first
-  // key is one: equal weights are then exact in float16 and bfloat16. Infinite exponentials are beyond that.
+  // Then the references move, by powers of two, which rounds nothing. In a row's first tile also, if it is the row that is out of
+  // range, so that the exponential of the tile's first key becomes a power of two: equal scores then have exact weights. Infinite
+  // exponentials are beyond that.
   template <bool kFirst>
   __device__ __forceinline__ void keep_in_range(const WorkItem& item, float (&sums)[2], float (&factor)[2]) {
     if (item.careful) return;
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-      const float sum = quad_sum(sums[i]), before = quad_sum(row_sum[i]);
+      float by = 0.0f, moved = 1.0f;
+      if constexpr (kFirst) by = fraction_of_first(i, sums[i]), moved = ptx::ex2_approx_ftz(-by);
+      const float sum = moved * quad_sum(sums[i]), before = quad_sum(row_sum[i]);
       const bool is_lost = sum + before > 0.0f && sum + before < kLeastSum;
       if ((!(sum < INFINITY) || is_lost) && has_row(item, i)) fail(item);
       const float near_one = sum > 1.0f ? sum : sum + before < 4 * kSmallSum ? sum + before : 1.0f;
       // At most as far as the power of two is a normal number.
-      const int exponent =
-          near_one >= kLeastSum && near_one < INFINITY ? min((__float_as_int(near_one) >> 23) - 127, 125) : 0;
-      const float mantissa = kFirst ? mantissa_of_first(i) : 1.0f;
-      const float moved = __fdividef(ptx::ex2_approx_ftz(-static_cast<float>(exponent)), mantissa);
-      reference[i] += static_cast<float>(exponent) + __log2f(mantissa), factor[i] *= moved;
-      sums[i] = 0.25f * sum * moved, row_sum[i] = 0.25f * before;  // each thread has its share, and so none too little
+      const int exponent = near_one >= kLeastSum && near_one < INFINITY ? min(exponent_of(near_one), 125) : 0;
+      const float power = ptx::ex2_approx_ftz(-static_cast<float>(exponent));
+      by += static_cast<float>(exponent), moved *= power;
+      reference[i] += by, factor[i] *= moved;
+      sums[i] = 0.25f * sum * power, row_sum[i] = 0.25f * before;  // each thread has its share, and so none too little
 #pragma unroll
       for (int j = 0; j < kKeys / 8; ++j) scores[4 * j + 2 * i] *= moved, scores[4 * j + 2 * i + 1] *= moved;
     }
   }
+  // Of a normal number.
+  __device__ __forceinline__ static int exponent_of(float x) { return (__float_as_int(x) >> 23) - 127; }
 
-  // Of the exponential of the tile's first key, of a thread's row i; 1 if that is 0 or infinite.
-  __device__ __forceinline__ float mantissa_of_first(int i) const {
+  // What the exponential of the tile's first key is above a power of two, in powers of 2: 0 up to 1, in steps of 2^-16, so that
+  // references stay exact. 0 as well if a thread's row i is in range, or that exponential 0 or infinite.
+  __device__ __forceinline__ float fraction_of_first(int i, float sum) const {
+    const unsigned outside = __ballot_sync(0xffffffffu, !fits_at_first(sum));
     const float first = __shfl_sync(0xffffffffu, ptx::wgmma_copy(scores[2 * i]), 0, 4);
     const bool is_normal = first >= FLT_MIN && first < INFINITY;
-    return is_normal ? __int_as_float((__float_as_int(first) & 0x007fffff) | 0x3f800000) : 1.0f;
+    if ((outside >> (lane() & ~3) & 15) == 0 || !is_normal) return 0.0f;
+    return rintf(__log2f(ldexpf(first, -exponent_of(first))) * 0x1p16f) * 0x1p-16f;
   }
 
   __device__ __forceinline__ void convert() {

@@ -15,7 +15,7 @@ namespace prefill_wgmma {
 
 template <typename T, class Config>
 struct Epilogue {
-  static constexpr int kHeadDim = Config::kHeadDim, kPanels = Config::kPanels, kOutPanels = Config::kOutPanels;
+  static constexpr int kHeadDim = Config::kHeadDim, kOutPanels = Config::kOutPanels;
 
   const AttentionProblem& p;
   SharedStorage<T, Config>& smem;
@@ -111,8 +111,8 @@ struct Epilogue {
     }
   }
 
-  // A quad's threads exchange words until each has 8 bytes of a row, and the quad 32: what memory is written in. Of 16 bytes each,
-  // which is twice as many exchanges, it takes longer.
+  // Threads exchange words with their neighbours, so that each has 8 bytes of a row and a quad 32, in which memory is written.
+  // 16 bytes each take twice as many exchanges, and longer.
   template <typename Pair>
   __device__ __forceinline__ void store_from_registers(const Pair& pair, int left) const {
     const bool upper = lane % 2 == 1;

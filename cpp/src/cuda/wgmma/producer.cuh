@@ -32,7 +32,6 @@ __device__ __forceinline__ void schedule(const AttentionProblem& p, const WorkLi
   Ring<kItems> ring;
   if (list.counter != nullptr && block == 0) list.counter->set_up(list.key);
   bool first = true, more = true;
-  uint32_t q_parity = 0;
   for (;; ring.next()) {
     WorkItem& item = smem.items[ring.place()];
     int* failed = &smem.failed[ring.place()];
@@ -63,8 +62,7 @@ __device__ __forceinline__ void schedule(const AttentionProblem& p, const WorkLi
       }
     }
     if (*failed != 0) *failed = 0, item.careful = true;
-    item.q_parity = q_parity;
-    q_parity ^= 1;
+    item.q_parity = ring.used & 1;
     const bool is_end = item.is_end;
     if (!is_end) {
 #pragma unroll 1

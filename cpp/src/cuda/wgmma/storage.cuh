@@ -14,16 +14,25 @@
 namespace dlattn::cuda {
 namespace prefill_wgmma {
 
+// The named barriers (ptx/warp_group.cuh).
+enum NamedBarrier : int { kFirstTurn = 1 };  // of consumer warp group 0; then those of the groups behind it
+
+// Results on their way, where a tile has room for them.
+template <typename T, int kPanels, int kRows>
+struct Results {
+  alignas(1024) T out[kPanels][kRows][64];
+};
+template <typename T, int kRows>
+struct Results<T, 0, kRows> {};
+
 // Panels of 64 columns: rows of 128 bytes, swizzled (ptx/wgmma.cuh).
 template <typename T, class Config>
-struct SharedStorage {
-  static constexpr int kPanels = Config::kPanels, kOutPanels = Config::kOutPanels, kStages = Config::kStages,
-                       kItems = 4;
+struct SharedStorage : Results<T, Config::kOutPanels, Config::kTileQ> {
+  static constexpr int kPanels = Config::kPanels, kStages = Config::kStages, kItems = 4;
 
   alignas(1024) T q[kPanels][Config::kTileQ][64];
   alignas(1024) T k[kStages][kPanels][Config::kTileKV][64];
   alignas(1024) T v[kStages][kPanels][Config::kTileKV][64];
-  alignas(1024) T out[kOutPanels][Config::kTileQ][64];
   alignas(8) uint64_t q_full, q_empty;
   uint64_t k_full[kStages], k_empty[kStages], v_full[kStages], v_empty[kStages];
   uint64_t v_raw;  // the copy of a tile of v of which some rows are to be cleared

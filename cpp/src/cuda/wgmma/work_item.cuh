@@ -1,6 +1,8 @@
 // A work item of attention_prefill_wgmma as the scheduler describes it to the other roles.
 #pragma once
 
+#include <cstring>
+
 #include "cuda/attn/index.h"
 #include "cuda/wgmma/work_list.h"
 
@@ -32,10 +34,10 @@ struct WorkItem {
 
   // In few registers.
   __device__ __forceinline__ void copy(const WorkItem& other) {
-    const auto* from = reinterpret_cast<const uint32_t*>(&other);
-    auto* to = reinterpret_cast<uint32_t*>(this);
+    const auto* from = reinterpret_cast<const char*>(&other);
+    auto* to = reinterpret_cast<char*>(this);
 #pragma unroll 1
-    for (int i = 0; i < static_cast<int>(sizeof(WorkItem) / sizeof(uint32_t)); ++i) to[i] = from[i];
+    for (int i = 0; i < static_cast<int>(sizeof(WorkItem)); i += 4) memcpy(to + i, from + i, 4);
   }
 
   __device__ __forceinline__ int rows_of(int group) const { return num_rows - 64 * group; }
