@@ -21,10 +21,11 @@ struct Consumer {
   static constexpr int kHeadDim = Config::kHeadDim, kKeys = Config::kTileKV;
   static constexpr int kSteps = kHeadDim / 16;
   static constexpr bool kQInRegisters = Config::kQInRegisters;
-  // The reference of a row moves when a thread's exponentials of a tile have a larger sum, or all so far a smaller one:
-  // float16 weights are as fine as float32 ones only near 1. Of rows with less than the last, some may be lost.
-  static constexpr float kLargeSum = 256.0f, kSmallSum = std::is_same_v<T, __half> ? 0.25f : 0x1p-4f,
-                         kLeastSum = 0x1p-100f;
+  // The reference of a row moves when a thread's exponentials of a tile have a larger sum, or all so far a smaller one: float16
+  // weights are as fine as float32 ones only near 1. At first, where causal rows may see few keys, less is enough: that little is
+  // lost in one tile. Of rows with less than the last, some may be lost.
+  static constexpr float kLargeSum = 256.0f, kSmallAtFirst = 0x1p-4f, kLeastSum = 0x1p-100f,
+                         kSmallSum = std::is_same_v<T, __half> ? 0.25f : kSmallAtFirst;
   static_assert(kHeadDim % 16 == 0 && kKeys % 16 == 0);
 
   const AttentionProblem& p;
@@ -227,7 +228,7 @@ struct Consumer {
     return __any_sync(0xffffffffu, !(fits_at_first(sums[0]) && fits_at_first(sums[1])));
   }
   __device__ __forceinline__ static bool fits_at_first(float sum) {
-    return (sum >= kSmallSum || sum == 0.0f) && sum <= kLargeSum;
+    return (sum >= kSmallAtFirst || sum == 0.0f) && sum <= kLargeSum;
   }
   __device__ __forceinline__ static float quad_sum(float x) {
     x += __shfl_xor_sync(0xffffffffu, x, 1);
