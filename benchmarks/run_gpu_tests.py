@@ -9,8 +9,9 @@
 
 Every part adds its suites to --out, replacing those of the same name and family; suites of other sources
 (--source-hash) are dropped. cpp and python are the C++ and Python tests; --family forces a kernel family
-(DLATTN_KERNEL). sanitizer runs some C++ tests under compute-sanitizer, --workers processes at a time, where every error
-counts as a failure. ptx runs C++ tests with the PTX of the binary instead of its machine code, as a newer GPU would.
+(DLATTN_KERNEL). --workers: processes at a time. sanitizer runs some C++ tests under compute-sanitizer, where every
+error counts as a failure. ptx runs C++ tests with the PTX of the binary instead of its machine code, as a newer GPU
+would.
 
 What a suite prints stands in --logs. The exit status is 1 if anything failed, did not finish or ran nothing.
 """
@@ -112,21 +113,47 @@ def googletest(name, family, executable, options, arguments, environment=None, b
     return suite(name, family, passed, failed, skipped)
 
 
+def submit_shards(pool, name, family, executable, pattern, options, environment, before=()):
+    """Start the tests of an executable as several processes; their suites are to come."""
+    shards = max(1, min(options.workers, len(names_of(executable, pattern)) // CASES_OF_A_PROCESS))
+    return [
+        pool.submit(
+            googletest,
+            f"{name}.{shard}",
+            family,
+            executable,
+            options,
+            [f"--gtest_filter={pattern}"],
+            {**environment, "GTEST_TOTAL_SHARDS": str(shards), "GTEST_SHARD_INDEX": str(shard)},
+            before,
+        )
+        for shard in range(shards)
+    ]
+
+
+def joined(name, family, parts):
+    """The suite of what submit_shards() started."""
+    results = [part.result() for part in parts]
+    return suite(name, family, *(sum(r[key] for r in results) for key in ("passed", "failed", "skipped")))
+
+
+def googletests(prefix, family, options, environment):
+    with ThreadPoolExecutor(options.workers) as pool:
+        for executable in options.tests:
+            name = f"{prefix}.{Path(executable).name}"
+            pattern = options.filter or "*"
+            yield joined(name, family, submit_shards(pool, name, family, executable, pattern, options, environment))
+
+
 def cpp(options):
     environment = {"DLATTN_REQUIRE_GPU": "1"}
     if options.family:
         environment["DLATTN_KERNEL"] = options.family
-    arguments = [f"--gtest_filter={options.filter}"] if options.filter else []
-    for executable in options.tests:
-        name = f"cpp.{Path(executable).name}"
-        yield googletest(name, options.family or "all", executable, options, arguments, environment)
+    yield from googletests("cpp", options.family or "all", options, environment)
 
 
 def ptx(options):
-    environment = {"DLATTN_REQUIRE_GPU": "1", "CUDA_FORCE_PTX_JIT": "1"}
-    arguments = [f"--gtest_filter={options.filter}"] if options.filter else []
-    for executable in options.tests:
-        yield googletest(f"ptx.{Path(executable).name}", "all", executable, options, arguments, environment)
+    yield from googletests("ptx", "all", options, {"DLATTN_REQUIRE_GPU": "1", "CUDA_FORCE_PTX_JIT": "1"})
 
 
 def names_of(executable, pattern):
@@ -164,23 +191,12 @@ def sanitizer(options):
             before = [program, "--tool", tool, "--error-exitcode", "86", "--print-limit", "20"]
             for executable in options.tests:
                 names = sanitizer_cases(executable, tool, options)
-                arguments = [f"--gtest_filter={':'.join(names)}"]
-                shards = max(1, min(options.workers, len(names) // CASES_OF_A_PROCESS))
-                parts = []
-                for shard in range(shards):
-                    environment = {
-                        "DLATTN_REQUIRE_GPU": "1",
-                        "GTEST_TOTAL_SHARDS": str(shards),
-                        "GTEST_SHARD_INDEX": str(shard),
-                    }
-                    name = f"{tool}.{Path(executable).name}.{shard}"
-                    parts.append(
-                        pool.submit(googletest, name, "all", executable, options, arguments, environment, before)
-                    )
-                suites.append((f"{tool}.{Path(executable).name}", parts))
+                name = f"{tool}.{Path(executable).name}"
+                environment = {"DLATTN_REQUIRE_GPU": "1"}
+                parts = submit_shards(pool, name, "all", executable, ":".join(names), options, environment, before)
+                suites.append((name, parts))
         for name, parts in suites:
-            results = [part.result() for part in parts]
-            yield suite(name, "all", *(sum(r[key] for r in results) for key in ("passed", "failed", "skipped")))
+            yield joined(name, "all", parts)
 
 
 def python(options):
@@ -260,7 +276,7 @@ def main():
         "--workers",
         type=int,
         default=1,
-        help="processes at a time, of pytest (needs pytest-xdist) and compute-sanitizer",
+        help="processes at a time (of pytest: needs pytest-xdist)",
     )
     parser.add_argument("--pytest", nargs="*", default=["tests_py"], metavar="ARGUMENT", help="files, -k ...")
     parser.add_argument("--timeout", type=float, default=570, help="seconds for each process")
