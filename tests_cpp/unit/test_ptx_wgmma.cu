@@ -294,25 +294,25 @@ TEST_F(PtxWgmmaTest, WarpGroupsTradeRegistersAndMeet) {
   }
 }
 
-// Two warp groups in turns: each of `rounds` times the second one triples what the first one has added to.
+// Two warp groups in turns: each of `rounds` times the second one triples what the first one has added to. In global memory:
+// racecheck does not follow who arrives at a barrier without waiting.
 __global__ void __launch_bounds__(256) add_and_triple(const uint32_t* in, int rounds, uint32_t* out) {
-  __shared__ uint32_t words[128];
+  volatile uint32_t* words = out;
   const int group = static_cast<int>(threadIdx.x) / 128, place = static_cast<int>(threadIdx.x) % 128;
   constexpr int kFirst = 1, kSecond = 2;  // whose turn is next
   if (group == 0) {
     words[127 - place] = 0;
     for (int n = 0; n < rounds; ++n) {
       if (n > 0) ptx::named_barrier_sync<256>(kFirst);
-      words[127 - place] += in[place];
+      words[127 - place] = words[127 - place] + in[place];
       ptx::named_barrier_arrive<256>(kSecond);
     }
   } else {
     for (int n = 0; n < rounds; ++n) {
       ptx::named_barrier_sync<256>(kSecond);
-      words[place] *= 3;
+      words[place] = 3 * words[place];
       if (n + 1 < rounds) ptx::named_barrier_arrive<256>(kFirst);
     }
-    out[place] = words[place];
   }
 }
 
