@@ -113,9 +113,9 @@ def googletest(name, family, executable, options, arguments, environment=None, b
     return suite(name, family, passed, failed, skipped)
 
 
-def submit_shards(pool, name, family, executable, pattern, options, environment, before=()):
-    """Start the tests of an executable as several processes; their suites are to come."""
-    shards = max(1, min(options.workers, len(names_of(executable, pattern)) // CASES_OF_A_PROCESS))
+def submit_shards(pool, name, family, executable, pattern, count, options, environment, before=()):
+    """Start the `count` tests that a filter lets through as several processes; their suites are to come."""
+    shards = max(1, min(options.workers, count // CASES_OF_A_PROCESS))
     return [
         pool.submit(
             googletest,
@@ -138,11 +138,12 @@ def joined(name, family, parts):
 
 
 def googletests(prefix, family, options, environment):
+    pattern = options.filter or "*"
     with ThreadPoolExecutor(options.workers) as pool:
         for executable in options.tests:
-            name = f"{prefix}.{Path(executable).name}"
-            pattern = options.filter or "*"
-            yield joined(name, family, submit_shards(pool, name, family, executable, pattern, options, environment))
+            name, count = f"{prefix}.{Path(executable).name}", len(names_of(executable, pattern))
+            parts = submit_shards(pool, name, family, executable, pattern, count, options, environment)
+            yield joined(name, family, parts)
 
 
 def cpp(options):
@@ -192,9 +193,8 @@ def sanitizer(options):
             for executable in options.tests:
                 names = sanitizer_cases(executable, tool, options)
                 name = f"{tool}.{Path(executable).name}"
-                environment = {"DLATTN_REQUIRE_GPU": "1"}
-                parts = submit_shards(pool, name, "all", executable, ":".join(names), options, environment, before)
-                suites.append((name, parts))
+                arguments = ":".join(names), len(names), options, {"DLATTN_REQUIRE_GPU": "1"}, before
+                suites.append((name, submit_shards(pool, name, "all", executable, *arguments)))
         for name, parts in suites:
             yield joined(name, "all", parts)
 

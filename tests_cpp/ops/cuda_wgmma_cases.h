@@ -170,8 +170,8 @@ inline std::vector<PagedCase> wgmma_paged_cases() {
     c.storage = n % 3 == 1 ? Storage::kSpaced : Storage::kContiguous, c.heads = heads[n % 5];
     cases.push_back(c);
   }
-  // Boxes of a tile of 80 keys: a whole one, and 40, 20 and 10 rows, of which the last two are no whole swizzles and no box of
-  // another tile; of 112 keys: 14 rows.
+  // Boxes of tiles of 80 keys: a whole one, and 40, 20 and 10 rows, of which the last two are no whole swizzles and no box of
+  // 128 keys; of 112 keys: 14 rows.
   for (int64_t page_size : {80, 40, 20, 10, 14}) {
     PagedCase c{kHalfTypes[cases.size() % 2], page_size, {70, 193}, {337, 225}, true, RaggedOptions{true}};
     c.heads = page_size == 14 ? HeadSizes{2, 1, 192, 128} : HeadSizes{2, 1, 64, 64};
